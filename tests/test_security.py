@@ -117,7 +117,7 @@ def test_a_template_that_loops_explodes_or_reaches_out_is_a_sentence(
     from transformers import AutoTokenizer
 
     from lark.models import sandbox
-    from lark.models.rendering import render
+    from lark.models.chat_template import render
     from lark.models.shapes import DEMO
 
     monkeypatch.setattr(sandbox, "SECONDS", 1.0)

@@ -26,17 +26,26 @@ from lark.demo.phrasing import (
     boxed,
     command,
     equation,
-    found,
     inverse,
     leap,
     operation,
+    option_sentence,
     pieces,
     slip,
     spoken,
     term,
     value,
 )
-from lark.demo.problems import KINDS, LARGEST, LEVELS, Calculation, Problem, apply, draw, option
+from lark.demo.problems import (
+    KINDS,
+    LARGEST_NUMBER,
+    LEVELS,
+    ArithmeticProblem,
+    Calculation,
+    apply,
+    draw,
+    option,
+)
 from lark.models import prompts
 from lark.models.chat import ChatFormat
 
@@ -71,35 +80,36 @@ class Document:
 
 def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
     """An endless corpus. `chat` renders the prompts exactly as scoring, training and evaluation do."""
-    kinds, shares = list(SHARES), list(SHARES.values())
     while True:
-        kind = rng.choices(kinds, shares)[0]
-        if kind in ("facts", "options"):
-            yield facts(rng) if kind == "facts" else options(rng)
-            continue
-        problem = draw(rng.choice(KINDS), rng.choice(LEVELS), rng)
-        if kind == "textbook":
-            yield textbook(problem, rng, chat)
+        kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        if kind == "facts":
+            yield facts(rng)
+        elif kind == "options":
+            yield options(rng)
         else:
-            answer = direct(problem, rng) if kind == "direct" else worked(problem, rng)
-            yield prompted(kind, problem, answer, rng, chat)
+            problem = draw(rng.choice(KINDS), rng.choice(LEVELS), rng)
+            yield _about(problem, kind, rng, chat)
 
 
-def prompted(kind: str, problem: Problem, answer: str, rng: Random, chat: ChatFormat) -> Document:
+def _about(problem: ArithmeticProblem, kind: str, rng: Random, chat: ChatFormat) -> Document:
+    if kind == "textbook":
+        return textbook(problem, rng, chat)
+    answer = direct(problem, rng) if kind == "direct" else worked(problem, rng)
+    return prompted(kind, problem, answer, rng, chat)
+
+
+def prompted(kind: str, problem: ArithmeticProblem, answer: str, rng: Random, chat: ChatFormat) -> Document:
     """A chat of one question and its answer, with or without the system prompt of its kind."""
     system = SYSTEM[problem.kind] if rng.random() < SYSTEM_SHARE else None
-    return Document(
-        kind, ((chat.prompt_text(problem.question, system), False), (_closed(answer, chat), True))
-    )
+    prompt = chat.prompt_text(problem.question, system)
+    return Document(kind, ((prompt, False), (_closed(answer, chat), True)))
 
 
-def textbook(problem: Problem, rng: Random, chat: ChatFormat) -> Document:
-    asked, solved = rng.choice(
-        [("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")]
-    )
-    return Document(
-        "textbook", ((asked + problem.question + solved, False), (_closed(worked(problem, rng), chat), True))
-    )
+def textbook(problem: ArithmeticProblem, rng: Random, chat: ChatFormat) -> Document:
+    headings = [("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")]
+    before, after = rng.choice(headings)
+    question = before + problem.question + after
+    return Document("textbook", ((question, False), (_closed(worked(problem, rng), chat), True)))
 
 
 def _closed(answer: str, chat: ChatFormat) -> str:
@@ -120,10 +130,9 @@ def options(rng: Random) -> Document:
     before, _, after = rng.choice([*_OPTIONS, "{0} -> {1}"]).partition("{1}")
 
     def line() -> str:
-        number = rng.randint(0, LARGEST)
-        return (  # the space belongs to the letter's token
-            f"{number}. {before.format(number).rstrip()}| {option(number)}{after}"
-        )
+        number = rng.randint(0, LARGEST_NUMBER)
+        # The space is after the bar, because it belongs to the letter's token.
+        return f"{number}. {before.format(number).rstrip()}| {option(number)}{after}"
 
     return _lines("options", line)
 
@@ -132,9 +141,9 @@ def _lines(kind: str, write: Callable[[], str]) -> Document:
     """A document of short exercises; in each, the text after the bar is learned."""
     lines: list[tuple[str, bool]] = []
     for _ in range(LINES_PER_DOCUMENT):
-        asked, separator, answer = write().partition("|")
-        assert separator
-        lines += [(asked, False), (answer.rstrip() + "\n", True)]
+        exercise, bar, answer = write().partition("|")
+        assert bar
+        lines += [(exercise, False), (answer.rstrip() + "\n", True)]
     return Document(kind, tuple(lines))
 
 
@@ -159,86 +168,74 @@ _FACT: tuple[Callable[[Calculation], str], ...] = (
 def _random_step(rng: Random, unit: str) -> Calculation:
     while True:
         operator = rng.choice("++--") if unit else rng.choice("++--*")
-        left, right = rng.randint(1, LARGEST), rng.randint(1, 20)
+        left = rng.randint(1, LARGEST_NUMBER)
+        right = rng.randint(1, 20)
         if operator == "*":
-            left, right = rng.randint(2, 33), rng.randint(2, 9)
-        if 0 <= apply(operator, left, right) <= LARGEST:
+            left = rng.randint(2, 33)
+            right = rng.randint(2, 9)
+        if 0 <= apply(operator, left, right) <= LARGEST_NUMBER:
             return Calculation(left, operator, right, unit)
 
 
-def direct(problem: Problem, rng: Random) -> str:
+def direct(problem: ArithmeticProblem, rng: Random) -> str:
     return rng.choice(["{}", "{}", "{}", "The answer is {}", "Answer: {}"]).format(boxed(problem))
 
 
-def worked(problem: Problem, rng: Random) -> str:
+def worked(problem: ArithmeticProblem, rng: Random) -> str:
     """Every step of the problem, in a style that is composed at random for this text."""
     opening = _plan(problem, rng) if rng.random() < 0.15 else rng.choice(_OPENINGS)
     work = rng.choices((_step_by_step, _rewritten, _merged), (0.7, 0.15, 0.15))[0]
     separator = rng.choice([" ", "\n"])
-    closing = found(problem, rng.choice(_OPTIONS)) + rng.choice(_CLOSINGS).format(boxed(problem))
-    return separator.join([*([opening] if opening else []), *work(problem, rng), closing])
+    closing = option_sentence(problem, rng.choice(_OPTIONS)) + rng.choice(_CLOSINGS).format(boxed(problem))
+    return separator.join(filter(None, [opening, *work(problem, rng), closing]))
 
 
-def _step_by_step(problem: Problem, rng: Random) -> list[str]:
+def _step_by_step(problem: ArithmeticProblem, rng: Random) -> list[str]:
     habits = rng.sample(_STEPS, k=rng.randint(1, 2))
     remark = rng.choice(_REMARKS) if rng.random() < 0.35 else _no_remark
-    return [remark(i, problem, rng.choice(habits)(i, step), rng) for i, step in enumerate(problem.steps)]
+    lines = []
+    for i, step in enumerate(problem.steps):
+        line = rng.choice(habits)(i, step)
+        lines.append(remark(i, problem, line, rng))
+    return lines
 
 
-def _rewritten(problem: Problem, rng: Random) -> list[str]:
+def _rewritten(problem: ArithmeticProblem, rng: Random) -> list[str]:
     """The remaining expression after each step, up to the result."""
     link = rng.choice([" = ", "\n= ", ", then ", " -> "])
     return [link.join(problem.states) + rng.choice([".", ""])]
 
 
-def _merged(problem: Problem, rng: Random) -> list[str]:
+def _merged(problem: ArithmeticProblem, rng: Random) -> list[str]:
     """Equations, some of which combine two operations."""
-    lines, ahead = [], list(problem.steps)
-    while ahead:
-        both = leap(ahead[0], ahead[1]) if len(ahead) > 1 and rng.random() < 0.7 else None
-        lines.append((both or equation(ahead[0])) + ".")
-        ahead = ahead[2 if both else 1 :]
+    lines = []
+    steps = list(problem.steps)
+    while steps:
+        merges = len(steps) > 1 and rng.random() < 0.7
+        both = leap(steps[0], steps[1]) if merges else None
+        lines.append((both or equation(steps[0])) + ".")
+        steps = steps[2:] if both else steps[1:]
     return lines
 
 
-def _plan(problem: Problem, rng: Random) -> str:
+def _plan(problem: ArithmeticProblem, rng: Random) -> str:
     """All steps announced before anything is computed, in order or from the end."""
-    told = [announcement(step) for step in problem.steps]
+    *before, last = [announcement(step) for step in problem.steps]
     if rng.random() < 0.3:
-        return f"In the end we {told[-1]}." + "".join(
-            f" Before that we {step}." for step in reversed(told[:-1])
-        )
-    return rng.choice(["We {}.", "To do: {}.", "First {}."]).format(
-        rng.choice([", then ", ", and ", "; "]).join(told)
-    )
+        return f"In the end we {last}." + "".join(f" Before that we {step}." for step in reversed(before))
+    sentence = rng.choice(["We {}.", "To do: {}.", "First {}."])
+    return sentence.format(rng.choice([", then ", ", and ", "; "]).join([*before, last]))
 
 
 _OPENINGS = (
-    "",
-    "",
-    "",
-    "Let us solve it.",
-    "We compute step by step.",
-    "Let me think.",
-    "Let us begin.",
-    "To start:",
-    "Work:",
-    "We look at the question.",
-    "We go from left to right.",
-    "Perhaps this is easy.",
-    "Okay.",
-)
+    "", "", "", "Let us solve it.", "We compute step by step.", "Let me think.", "Let us begin.", "To start:",
+    "Work:", "We look at the question.", "We go from left to right.", "Perhaps this is easy.", "Okay.",
+)  # fmt: skip
 _OPTIONS = ("This is option {1}. ", "{0} is option {1}. ", "Option {1}. ", "Looking at the options: {1}. ")
 _CLOSINGS = (
-    "{}",
-    "The answer is {}",
-    "So the answer is {}.",
-    "Answer: {}",
-    "Therefore {}",
-    "We get {}.",
-    "Hence the result is {}.",
-    "Final answer: {}",
-)
+    "{}", "The answer is {}", "So the answer is {}.", "Answer: {}", "Therefore {}", "We get {}.",
+    "Hence the result is {}.", "Final answer: {}",
+)  # fmt: skip
 
 
 def _ordinal(i: int) -> str:
@@ -267,27 +264,27 @@ _STEPS: tuple[Callable[[int, Calculation], str], ...] = (
 )
 
 
-def _no_remark(i: int, problem: Problem, line: str, rng: Random) -> str:
+def _no_remark(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
     return line
 
 
-def _what_is_left(i: int, problem: Problem, line: str, rng: Random) -> str:
+def _remainder(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
     return f"{line} Now we have {problem.states[i + 1]}."
 
 
-def _check(i: int, problem: Problem, line: str, rng: Random) -> str:
+def _check(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
     return f"{line} Check: {inverse(problem.steps[i])}."
 
 
-def _by_pieces(i: int, problem: Problem, line: str, rng: Random) -> str:
+def _by_pieces(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
     return f"{', '.join(map(equation, pieces(problem.steps[i])))}. {line}"
 
 
-def _mistake(i: int, problem: Problem, line: str, rng: Random) -> str:
+def _mistake(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
     step = problem.steps[i]
     if rng.random() < 0.7:
         return line
     return f"{operation(step)} = {term(slip(step, rng), step.unit)}. Wait, that is wrong. {line}"
 
 
-_REMARKS = (_what_is_left, _check, _by_pieces, _mistake)
+_REMARKS = (_remainder, _check, _by_pieces, _mistake)

@@ -32,8 +32,8 @@ def problems(name: str) -> list[dict[str, object]]:
     rng = seeded("benchmark", name, SEED)
     rows: dict[str, dict[str, object]] = {}
     for level, count in PROBLEMS_PER_LEVEL.items():
-        wanted = len(rows) + count
-        while len(rows) < wanted:
+        total = len(rows) + count
+        while len(rows) < total:
             problem = draw(KIND[name], level, rng, benchmark=True)
             row = {
                 "id": f"{name}-{len(rows):02d}",

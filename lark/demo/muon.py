@@ -24,10 +24,11 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            alike: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+            # Matrices of one shape are orthogonalised together, in one batched product.
+            by_shape: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
-                alike[matrix.shape].append(matrix)
-            for (rows, columns), matrices in alike.items():
+                by_shape[matrix.shape].append(matrix)
+            for (rows, columns), matrices in by_shape.items():
                 directions = orthogonal(torch.stack([self._momentum(matrix) for matrix in matrices]))
                 size = 0.2 * max(rows, columns) ** 0.5
                 for matrix, direction in zip(matrices, directions, strict=True):

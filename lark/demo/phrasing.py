@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lark.demo.problems import LARGEST, Calculation, Problem
+from lark.demo.problems import LARGEST_NUMBER, ArithmeticProblem, Calculation
 
 MENDS = ("Wait", "No,", "Hold on", "That is wrong")
 """How a text continues right after a false equation. Every false equation is followed by one of these."""
@@ -37,7 +37,8 @@ def spoken(step: Calculation) -> str:
 
 def command(step: Calculation) -> str:
     """`add 5 to 3`: what to do at this step."""
-    left, right = term(step.left, step.unit), term(step.right, step.unit)
+    left = term(step.left, step.unit)
+    right = term(step.right, step.unit)
     return {
         "+": f"add {right} to {left}",
         "-": f"subtract {right} from {left}",
@@ -57,7 +58,9 @@ def announcement(step: Calculation) -> str:
 
 def inverse(step: Calculation) -> str:
     """An equation that holds if and only if the step's does: a sum is undone, a product is reversed."""
-    total, left, right = (term(number, step.unit) for number in (step.value, step.left, step.right))
+    total = value(step)
+    left = term(step.left, step.unit)
+    right = term(step.right, step.unit)
     return {
         "+": f"{total} - {right} = {left}",
         "-": f"{total} + {right} = {left}",
@@ -70,9 +73,8 @@ def leap(first: Calculation, second: Calculation) -> str | None:
     if first.unit != second.unit:
         return None
     if not second.given[0] and second.left == first.value:
-        before = (
-            f"({operation(first)})" if second.operator == "*" and first.operator != "*" else operation(first)
-        )
+        needs_brackets = second.operator == "*" and first.operator != "*"
+        before = f"({operation(first)})" if needs_brackets else operation(first)
         return f"{before} {second.operator} {term(second.right, second.unit)} = {value(second)}"
     if not second.given[1] and second.right == first.value:
         return f"{term(second.left, second.unit)} {second.operator} {operation(first)} = {value(second)}"
@@ -83,33 +85,39 @@ def pieces(step: Calculation) -> list[Calculation]:
     """The step split into easier ones: tens before units, up to the next ten and beyond it, a product by
     one factor less.
     """
-    left, operator, right, unit = step.left, step.operator, step.right, step.unit
-    if operator == "*":
-        if right <= 2:
-            return [Calculation(left, "+", left, unit)]
-        return [Calculation(left, "*", right - 1, unit), Calculation(left * (right - 1), "+", left, unit)]
+    if step.operator == "*":
+        return _product_pieces(step)
+    left_units = step.left % 10
+    right = step.right
     if right > 10 and right % 10:
         first = right - right % 10
-    elif operator == "+" and right < 10 and left % 10 and left % 10 + right > 10:
-        first = 10 - left % 10
-    elif operator == "-" and right < 10 and 0 < left % 10 < right:
-        first = left % 10
+    elif step.operator == "+" and right < 10 and left_units and left_units + right > 10:
+        first = 10 - left_units
+    elif step.operator == "-" and right < 10 and 0 < left_units < right:
+        first = left_units
     else:
         return [step]
-    opening = Calculation(left, operator, first, unit)
-    return [opening, Calculation(opening.value, operator, right - first, unit)]
+    opening = Calculation(step.left, step.operator, first, step.unit)
+    return [opening, Calculation(opening.value, step.operator, right - first, step.unit)]
+
+
+def _product_pieces(step: Calculation) -> list[Calculation]:
+    if step.right <= 2:
+        return [Calculation(step.left, "+", step.left, step.unit)]
+    smaller = Calculation(step.left, "*", step.right - 1, step.unit)
+    return [smaller, Calculation(smaller.value, "+", step.left, step.unit)]
 
 
 def slip(step: Calculation, rng: Random) -> int:
     """A wrong result that someone in a hurry might write: one or ten off."""
-    near = [step.value + d for d in (-10, -1, 1, 10)]
-    return rng.choice([wrong for wrong in near if 0 < wrong <= LARGEST])
+    near = [step.value + difference for difference in (-10, -1, 1, 10)]
+    return rng.choice([number for number in near if 0 < number <= LARGEST_NUMBER])
 
 
-def boxed(problem: Problem) -> str:
+def boxed(problem: ArithmeticProblem) -> str:
     return rf"\boxed{{{problem.answer}}}"
 
 
-def found(problem: Problem, template: str = "{0} is option {1}. ") -> str:
+def option_sentence(problem: ArithmeticProblem, template: str = "{0} is option {1}. ") -> str:
     """For a question with options, the sentence that names the letter of the result; otherwise empty."""
     return template.format(problem.result, problem.answer) if problem.kind == "choice" else ""

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from lark.demo.problems import KINDS, LEVELS, Problem, draw, seeded
+from lark.demo.problems import KINDS, LEVELS, ArithmeticProblem, draw, seeded
 from lark.demo.teachers import TEACHERS, rollouts
 
 
@@ -31,7 +31,7 @@ def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
                 }
 
 
-def _distinct(questions: int, seed: int) -> Iterator[Problem]:
+def _distinct(questions: int, seed: int) -> Iterator[ArithmeticProblem]:
     rng = seeded("pool", seed)
     seen: set[str] = set()
     while len(seen) < questions:

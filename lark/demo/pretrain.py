@@ -3,7 +3,8 @@ reasoning.
 
 Run as: python -m lark.demo.pretrain            (`make demo-student`; about half an hour on two cores)
         python -m lark.demo.pretrain --steps 200 --folder /tmp/student
-        python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker     (the same student, earlier; `make regime`)
+        python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker
+                                                (the same student, earlier; `make regime`)
 
 The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen
 to favour a selection method; the only criteria were that the base model leaves headroom and that
@@ -57,7 +58,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PaddedDocuments:
     """Right-padded documents. `labels` are the inputs shifted by one, `IGNORED` where nothing is learned."""
 
     inputs: Tensor
@@ -83,14 +84,17 @@ def model_config(recipe: Recipe, chat: ChatFormat) -> LlamaConfig:
     )
 
 
-def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int) -> Iterator[Batch]:
+def batches(
+    source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int
+) -> Iterator[PaddedDocuments]:
     """Endless batches of about `tokens` slots. Documents of similar length are batched together, and none
     sees another.
     """
     rng = seeded("batches", seed)
     while True:
         encoded = sorted(_encode(list(islice(source, 4096)), chat), key=lambda pair: len(pair[0]))
-        groups, start = [], 0
+        groups = []
+        start = 0
         for end in range(1, len(encoded) + 1):
             if end == len(encoded) or (end - start + 1) * len(encoded[end][0]) > tokens:
                 groups.append(encoded[start:end])
@@ -98,7 +102,8 @@ def batches(source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int
         # The last group is cut short by the end of the chunk and would make a batch of a few documents.
         groups = groups[:-1] or groups
         rng.shuffle(groups)
-        yield from (_pad(group, chat.tokenizer.pad_token_id) for group in groups)
+        for group in groups:
+            yield _pad(group, chat.tokenizer.pad_token_id)
 
 
 def _encode(chunk: list[Document], chat: ChatFormat) -> list[tuple[list[int], list[int]]]:
@@ -119,15 +124,15 @@ def _encode(chunk: list[Document], chat: ChatFormat) -> list[tuple[list[int], li
     return encoded
 
 
-def _pad(group: list[tuple[list[int], list[int]]], pad: int) -> Batch:
+def _pad(group: list[tuple[list[int], list[int]]], pad: int) -> PaddedDocuments:
     length = max(len(ids) for ids, _ in group)
     inputs = torch.tensor([ids + [pad] * (length - len(ids)) for ids, _ in group])
     labels = torch.tensor([labels + [IGNORED] * (length - len(labels)) for _, labels in group])
-    return Batch(inputs[:, :-1].contiguous(), labels[:, 1:].contiguous())
+    return PaddedDocuments(inputs[:, :-1].contiguous(), labels[:, 1:].contiguous())
 
 
 def learned_logits(
-    model: LlamaForCausalLM, backbone: Callable[..., Any], batch: Batch
+    model: LlamaForCausalLM, backbone: Callable[..., Any], batch: PaddedDocuments
 ) -> tuple[Tensor, Tensor]:
     """Logits [n, V] and labels [n] of the n tokens that are learned. Padding is on the right, hidden by the
     causal mask.
@@ -139,17 +144,14 @@ def learned_logits(
 
 def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, AdamW for the embeddings and the norms."""
-    is_matrix = {p: p.ndim == 2 and "embed" not in name for name, p in model.named_parameters()}
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.ndim == 2 and "embed" not in name
+        (matrices if is_matrix else others).append(parameter)
     return [
-        Muon(
-            [p for p, matrix in is_matrix.items() if matrix], lr=recipe.lr, weight_decay=recipe.weight_decay
-        ),
-        torch.optim.AdamW(
-            [p for p, matrix in is_matrix.items() if not matrix],
-            lr=recipe.lr,
-            betas=(0.9, 0.98),
-            weight_decay=0,
-        ),
+        Muon(matrices, lr=recipe.lr, weight_decay=recipe.weight_decay),
+        torch.optim.AdamW(others, lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0),
     ]
 
 
@@ -176,32 +178,28 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
     source = documents(seeded("pretraining", recipe.seed), chat)
     stream = batches(source, chat, recipe.tokens_per_step, recipe.seed)
     losses: list[float] = []
-    tokens, start = 0, time.monotonic()
-    for step, batch in enumerate(islice(stream, max(snapshots, default=recipe.steps))):
+    tokens = 0
+    start = time.monotonic()
+    for step, batch in enumerate(islice(stream, max(snapshots, default=recipe.steps)), start=1):
         logits, labels = learned_logits(model, backbone, batch)
         loss = functional.cross_entropy(logits, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in stepping:
             for group in optimizer.param_groups:
-                group["lr"] = recipe.lr * pace(step, recipe)
+                group["lr"] = recipe.lr * pace(step - 1, recipe)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())
         tokens += batch.inputs.numel()
-        if (step + 1) % 50 == 0:
+        if step % 50 == 0:
+            loss_mean = sum(losses) / 50
             minutes = (time.monotonic() - start) / 60
-            logger.info(
-                "step %d: loss %.4f, %.2f M tokens, %.1f min",
-                step + 1,
-                sum(losses) / 50,
-                tokens / 1e6,
-                minutes,
-            )
+            logger.info("step %d: loss %.4f, %.2f M tokens, %.1f min", step, loss_mean, tokens / 1e6, minutes)
             losses.clear()
-        if step + 1 in snapshots:
-            save(model, chat, folder / f"step-{step + 1}")
-        if not snapshots and ((step + 1) % probe_every == 0 or step + 1 == recipe.steps):
+        if step in snapshots:
+            save(model, chat, folder / f"step-{step}")
+        if not snapshots and (step % probe_every == 0 or step == recipe.steps):
             logger.info("accuracy on held-out problems: %s", probe(model, chat))
             save(model, chat, folder)
 
@@ -212,26 +210,28 @@ def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
     split.
     """
     rng = seeded("probe")
-    tests = {"facts": [facts(rng) for _ in range(20)], "options": [options(rng) for _ in range(20)]}
+    samples = {"facts": [facts(rng) for _ in range(20)]}
+    samples["options"] = [options(rng) for _ in range(20)]
     for level in LEVELS:
         problems = [draw(kind, level, rng, benchmark=True) for kind in KINDS for _ in range(15)]
-        tests[f"direct {level}"] = [
-            prompted("direct", problem, boxed(problem), rng, chat) for problem in problems
-        ]
-    return {name: round(_share_right(model, chat, sample), 3) for name, sample in tests.items()}
+        answers = [prompted("direct", problem, boxed(problem), rng, chat) for problem in problems]
+        samples[f"direct {level}"] = answers
+    return {name: round(_share_right(model, chat, sample), 3) for name, sample in samples.items()}
 
 
 def _share_right(model: LlamaForCausalLM, chat: ChatFormat, sample: list[Document]) -> float:
     """Share of the learned pieces that the student would write token for token."""
-    right = []
+    right: list[bool] = []
     for ids, labels in _encode(sample, chat):
         batch = _pad([(ids, labels)], 0)
         hits = (model(batch.inputs, use_cache=False).logits.argmax(-1) == batch.labels)[0].tolist()
-        runs: list[bool] = []
         for label, before, hit in zip(labels[1:], labels[:-1], hits, strict=True):
-            if label != IGNORED:
-                runs = [*runs[:-1], runs[-1] and hit] if before != IGNORED else [*runs, hit]
-        right += runs
+            if label == IGNORED:
+                continue
+            if before == IGNORED:  # the first token of a piece
+                right.append(hit)
+            else:
+                right[-1] = right[-1] and hit
     return sum(right) / len(right)
 
 

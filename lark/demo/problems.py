@@ -11,8 +11,8 @@ The level is the number of operations. All numbers in a solution are in 0..99, s
 student can know all the facts that a solution needs; the hard part is to chain them.
 
 Benchmarks and training questions never overlap: a problem belongs to the benchmarks if and only if a hash
-of its bare arithmetic (`Problem.core`, the same for every wording and every set of options) falls into a
-reserved bucket.
+of its bare arithmetic (`ArithmeticProblem.core`, the same for every wording and every set of options) falls
+into a reserved bucket.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from random import Random
 
 KINDS = ("expression", "word", "choice", "algebra")
 LEVELS = (1, 2, 3, 4, 5)
-LARGEST = 99
+LARGEST_NUMBER = 99
 OPTIONS = {"A": ("below 15", range(15)), "B": ("15 to 29", range(15, 30)), "C": ("30 to 49", range(30, 50)),
-           "D": ("50 or more", range(50, LARGEST + 1))}  # fmt: skip
+           "D": ("50 or more", range(50, LARGEST_NUMBER + 1))}  # fmt: skip
 """The options of a choice, each of them right about equally often. Always the same four: with half an hour
 of training, a 1M-parameter student cannot learn to look a value up in a list that changes.
 """
@@ -54,7 +54,7 @@ class Calculation:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     kind: str
     question: str
     answer: str
@@ -84,14 +84,12 @@ def apply(operator: str, left: int, right: int) -> int:
     return {"+": left + right, "-": left - right, "*": left * right}[operator]
 
 
-def reserved(problem: Problem) -> bool:
-    """Whether the problem belongs to the benchmarks (and therefore never to a pool or to the pretraining
-    corpus).
-    """
+def reserved(problem: ArithmeticProblem) -> bool:
+    """True if the problem belongs to the benchmarks, and so never to a pool or to the pretraining corpus."""
     return hashlib.blake2b(problem.core.encode(), digest_size=8).digest()[0] % BUCKETS == 0
 
 
-def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Problem:
+def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> ArithmeticProblem:
     """A random problem from the benchmarks' side of the split, or (the default) from the other side."""
     while True:
         problem = _DRAW[kind](level, rng)
@@ -99,19 +97,19 @@ def draw(kind: str, level: int, rng: Random, *, benchmark: bool = False) -> Prob
             return problem
 
 
-def _expression(level: int, rng: Random) -> Problem | None:
+def _expression(level: int, rng: Random) -> ArithmeticProblem | None:
     operators = [rng.choice("++--*") for _ in range(level)]
-    products = [
-        operators[i - 1 : i + 1].count("*") > 0 if 0 < i < level else operators[min(i, level - 1)] == "*"
-        for i in range(level + 1)
-    ]
-    numbers = [rng.randint(2, 9) if inside else rng.randint(1, 20) for inside in products]
+    numbers = []
+    for i in range(level + 1):
+        neighbours = operators[max(0, i - 1) : i + 1]
+        # Factors are small, so that products stay below 100.
+        numbers.append(rng.randint(2, 9) if "*" in neighbours else rng.randint(1, 20))
     worked = _evaluate(numbers, operators)
     if worked is None:
         return None
     steps, states = worked
     ask = rng.choice(["Compute {}.", "Evaluate {}.", "What is {}?", "Find the value of {}."])
-    return Problem(
+    return ArithmeticProblem(
         "expression", ask.format(states[0]), states[-1], steps, states, states[-1], states[0].replace(" ", "")
     )
 
@@ -120,35 +118,36 @@ def _evaluate(
     numbers: list[int], operators: list[str]
 ) -> tuple[tuple[Calculation, ...], tuple[str, ...]] | None:
     """Products first, then from left to right. None if an intermediate result is outside 0..99."""
-    numbers, operators = list(numbers), list(operators)
-    given = [True for _ in numbers]
-    steps, states = [], [_write(numbers, operators)]
+    numbers = list(numbers)
+    operators = list(operators)
+    given = [True] * len(numbers)
+    steps = []
+    states = [_write(numbers, operators)]
     while operators:
         at = operators.index("*") if "*" in operators else 0
-        step = Calculation(
-            numbers[at], operators.pop(at), numbers.pop(at + 1), given=(given[at], given.pop(at + 1))
-        )
-        if not 0 <= step.value <= LARGEST:
+        operator = operators.pop(at)
+        right = numbers.pop(at + 1)
+        right_given = given.pop(at + 1)
+        step = Calculation(numbers[at], operator, right, given=(given[at], right_given))
+        if not 0 <= step.value <= LARGEST_NUMBER:
             return None
-        numbers[at], given[at] = step.value, False
+        numbers[at] = step.value
+        given[at] = False
         steps.append(step)
         states.append(_write(numbers, operators))
     return tuple(steps), tuple(states)
 
 
 def _write(numbers: list[int], operators: list[str]) -> str:
-    return " ".join([str(numbers[0]), *(f"{op} {n}" for op, n in zip(operators, numbers[1:], strict=True))])
+    text = str(numbers[0])
+    for operator, number in zip(operators, numbers[1:], strict=True):
+        text += f" {operator} {number}"
+    return text
 
 
 PEOPLE = (
-    ("Tom", "He"),
-    ("Ana", "She"),
-    ("Ben", "He"),
-    ("Mia", "She"),
-    ("Sam", "He"),
-    ("Eva", "She"),
-    ("Leo", "He"),
-)
+    ("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"), ("Leo", "He"),
+)  # fmt: skip
 THINGS = ("coins", "apples", "cards", "books", "pens", "shells")
 EVENTS = {
     "+": ("finds {} more", "buys {} more", "gets {} more", "is given {} more"),
@@ -157,9 +156,11 @@ EVENTS = {
 }
 
 
-def _word(level: int, rng: Random) -> Problem | None:
-    (name, pronoun), thing = rng.choice(PEOPLE), rng.choice(THINGS)
-    start = held = rng.randint(2, 30)
+def _word(level: int, rng: Random) -> ArithmeticProblem | None:
+    name, pronoun = rng.choice(PEOPLE)
+    thing = rng.choice(THINGS)
+    start = rng.randint(2, 30)
+    held = start
     steps: list[Calculation] = []
     for _ in range(level):
         operator = rng.choice("++--*")
@@ -167,41 +168,42 @@ def _word(level: int, rng: Random) -> Problem | None:
         event = rng.choice(EVENTS[operator]).format(right)
         steps.append(Calculation(held, operator, right, event=f"{name} {event}", given=(not steps, True)))
         held = steps[-1].value
-        if not 0 < held <= LARGEST:
+        if not 0 < held <= LARGEST_NUMBER:
             return None
     states = (*(_chain(steps[i].left, steps[i:]) for i in range(level)), str(held))
-    then = ["", *(rng.choice(["", "Then "]) for _ in steps[1:])]
-    told = " ".join(
-        f"{link}{pronoun.lower() if link else pronoun}{step.event.removeprefix(name)}."
-        for link, step in zip(then, steps, strict=True)
-    )
+    sentences: list[str] = []
+    for step in steps:
+        has_link = bool(sentences) and rng.choice([False, True])
+        subject = f"Then {pronoun.lower()}" if has_link else pronoun
+        sentences.append(f"{subject}{step.event.removeprefix(name)}.")
     ask = rng.choice(["How many {0} does {1} have now?", "How many {0} does {1} have in the end?"])
     opening = f"{name} has {start} {thing}"
-    question = f"{opening}. {told} {ask.format(thing, name)}"
-    return Problem(
+    question = f"{opening}. {' '.join(sentences)} {ask.format(thing, name)}"
+    return ArithmeticProblem(
         "word", question, str(held), tuple(steps), states, str(held), states[0].replace(" ", ""), opening
     )
 
 
 def _chain(start: int, steps: list[Calculation]) -> str:
     """The operations from left to right as one expression, with brackets where a product follows a sum."""
-    text, is_sum = str(start), False
+    text = str(start)
+    is_sum = False
     for step in steps:
         if step.operator == "*" and is_sum:
-            text, is_sum = f"({text})", False
+            text = f"({text})"
+            is_sum = False
         text = f"{text} {step.operator} {step.right}"
         is_sum = is_sum or step.operator != "*"
     return text
 
 
-def _choice(level: int, rng: Random) -> Problem | None:
+def _choice(level: int, rng: Random) -> ArithmeticProblem | None:
     inner = rng.choice([_expression, _word])(level, rng)
     if inner is None:
         return None
-    listed = " ".join(f"{letter}) {told}" for letter, (told, _) in OPTIONS.items())
-    return replace(
-        inner, kind="choice", question=f"{inner.question}\n{listed}", answer=option(int(inner.result))
-    )
+    options = " ".join(f"{letter}) {words}" for letter, (words, _) in OPTIONS.items())
+    question = f"{inner.question}\n{options}"
+    return replace(inner, kind="choice", question=question, answer=option(int(inner.result)))
 
 
 def option(value: int) -> str:
@@ -209,7 +211,7 @@ def option(value: int) -> str:
     return next(letter for letter, (_, values) in OPTIONS.items() if value in values)
 
 
-def _algebra(level: int, rng: Random) -> Problem | None:
+def _algebra(level: int, rng: Random) -> ArithmeticProblem | None:
     variable = rng.choice("xyn")
     units = [variable, "", *(rng.choice([variable, ""]) for _ in range(level))]
     rng.shuffle(units)
@@ -226,14 +228,15 @@ def _algebra(level: int, rng: Random) -> Problem | None:
         terms.append((operator, size, unit))
         # No coefficient or constant is ever 0 (or 1, for a coefficient), so that no term vanishes or changes
         # its form.
-        if not (2 if unit else 1) <= sums[unit] <= LARGEST:
+        smallest = 2 if unit else 1
+        if not smallest <= sums[unit] <= LARGEST_NUMBER:
             return None
     steps.sort(key=lambda step: step.unit == "")
     states = (_polynomial(terms), *_collect(terms, variable))
     ask = rng.choice(["Simplify {}.", "Collect like terms: {}.", "Write {} in simplest form."])
     result = states[-1].replace(" ", "")
     core = states[0].replace(" ", "").replace(variable, "x")
-    return Problem("algebra", ask.format(states[0]), result, tuple(steps), states, result, core)
+    return ArithmeticProblem("algebra", ask.format(states[0]), result, tuple(steps), states, result, core)
 
 
 def _polynomial(terms: list[tuple[str, int, str]]) -> str:
@@ -243,18 +246,19 @@ def _polynomial(terms: list[tuple[str, int, str]]) -> str:
 
 def _collect(terms: list[tuple[str, int, str]], variable: str) -> list[str]:
     """The polynomial after each step: the variable's terms are merged first, then the constants."""
-    left = sorted(terms, key=lambda term: term[2] == "")
+    remaining = sorted(terms, key=lambda term: term[2] == "")
     states = []
     for unit in (variable, ""):
-        while sum(term[2] == unit for term in left) > 1:
-            at = next(i for i, term in enumerate(left) if term[2] == unit)
-            operator, size, _ = left.pop(at + 1)
-            left[at] = ("+", apply(operator, left[at][1], size), unit)
-            states.append(_polynomial(left))
+        units = [term[2] for term in remaining]
+        at = units.index(unit)
+        for _ in range(units.count(unit) - 1):
+            operator, size, _ = remaining.pop(at + 1)
+            remaining[at] = ("+", apply(operator, remaining[at][1], size), unit)
+            states.append(_polynomial(remaining))
     return states
 
 
-_DRAW: dict[str, Callable[[int, Random], Problem | None]] = {
+_DRAW: dict[str, Callable[[int, Random], ArithmeticProblem | None]] = {
     "expression": _expression,
     "word": _word,
     "choice": _choice,

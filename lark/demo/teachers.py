@@ -27,22 +27,22 @@ from lark.demo.phrasing import (
     boxed,
     command,
     equation,
-    found,
     inverse,
     leap,
     operation,
+    option_sentence,
     pieces,
     slip,
     spoken,
     term,
     value,
 )
-from lark.demo.problems import LARGEST, Calculation, Problem, seeded
+from lark.demo.problems import LARGEST_NUMBER, ArithmeticProblem, Calculation, seeded
 
 ROLLOUTS = 3
 
 
-def rollouts(teacher: str, problem: Problem, seed: int) -> list[str]:
+def rollouts(teacher: str, problem: ArithmeticProblem, seed: int) -> list[str]:
     """The teacher's `ROLLOUTS` trajectories for a problem, all different."""
     rng = seeded("teacher", teacher, seed, problem.question)
     texts: list[str] = []
@@ -53,34 +53,41 @@ def rollouts(teacher: str, problem: Problem, seed: int) -> list[str]:
     return texts
 
 
-def _terse(problem: Problem, rng: Random) -> str:
+def _terse(problem: ArithmeticProblem, rng: Random) -> str:
     separator = rng.choice([", ", "; ", "\n"])
-    ending = (
-        rng.choice(["\n", " so ", " -> "]) if problem.kind != "choice" else f"{separator}{problem.answer}\n"
-    )
-    return separator.join(equation(step) for step in problem.steps) + ending + boxed(problem)
+    work = separator.join(equation(step) for step in problem.steps)
+    if problem.kind == "choice":
+        return f"{work}{separator}{problem.answer}\n{boxed(problem)}"
+    return work + rng.choice(["\n", " so ", " -> "]) + boxed(problem)
 
 
-def _leaper(problem: Problem, rng: Random) -> str:
-    leaps, ahead = [], list(problem.steps)
-    while ahead:
-        both = leap(ahead[0], ahead[1]) if len(ahead) > 1 else None
-        leaps.append(both or equation(ahead[0]))
-        ahead = ahead[2 if both else 1 :]
+def _leaper(problem: ArithmeticProblem, rng: Random) -> str:
+    leaps = []
+    steps = list(problem.steps)
+    while steps:
+        both = leap(steps[0], steps[1]) if len(steps) > 1 else None
+        leaps.append(both or equation(steps[0]))
+        steps = steps[2:] if both else steps[1:]
     link = rng.choice([", so ", ", and ", ", then "])
     opening = rng.choice(["Directly, ", "Quickly, ", ""])
     ending = rng.choice(["The answer is ", "Answer: ", "We get ", "Hence "])
-    return f"{opening}{link.join(leaps)}.\n{found(problem, 'Option {1}. ')}{ending}{boxed(problem)}"
+    return f"{opening}{link.join(leaps)}.\n{option_sentence(problem, 'Option {1}. ')}{ending}{boxed(problem)}"
 
 
-def _rewriter(problem: Problem, rng: Random) -> str:
+def _rewriter(problem: ArithmeticProblem, rng: Random) -> str:
     opening = rng.choice(["We simplify:\n", "Rewrite it step by step:\n", "Work it out:\n", ""])
     sign = rng.choice(["\n= ", " = "])
     ending = rng.choice(["\n", "\nThe result is ", "\nSo the answer is "])
-    return opening + sign.join(problem.states) + ending + found(problem, "option {1}: ") + boxed(problem)
+    return (
+        opening
+        + sign.join(problem.states)
+        + ending
+        + option_sentence(problem, "option {1}: ")
+        + boxed(problem)
+    )
 
 
-def _lister(problem: Problem, rng: Random) -> str:
+def _lister(problem: ArithmeticProblem, rng: Random) -> str:
     label = rng.choice(["Step {}: ", "{}. ", "({}) "])
     lines = [label.format(i) + equation(step, times="×") for i, step in enumerate(problem.steps, start=1)]
     if problem.kind == "choice":
@@ -88,99 +95,99 @@ def _lister(problem: Problem, rng: Random) -> str:
     return "\n".join([*lines, rng.choice(["Answer: ", "Final answer: ", "Result: "]) + boxed(problem)])
 
 
-def _narrator(problem: Problem, rng: Random) -> str:
-    asked = problem.opening or f"We are asked to work out {problem.states[0]}"
-    sentences = [rng.choice(["{}.", "Let us look at the question. {}.", "{}. Let us begin."]).format(asked)]
+def _narrator(problem: ArithmeticProblem, rng: Random) -> str:
+    task = problem.opening or f"We are asked to work out {problem.states[0]}"
+    sentences = [rng.choice(["{}.", "Let us look at the question. {}.", "{}. Let us begin."]).format(task)]
     for i, step in enumerate(problem.steps):
-        link = rng.choice(["First", "To start"]) if i == 0 else rng.choice(["Next", "Then", "After that"])
+        link = rng.choice(["Next", "Then", "After that"] if i else ["First", "To start"])
         result = rng.choice(["gives", "makes", "is equal to"])
         event = f"{step.event}, and " if step.event else ""
         sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
-    ending = rng.choice(
-        ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
-    )
+    endings = ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
+    ending = rng.choice(endings)
     return " ".join(
         [
             *sentences,
-            found(problem, "Looking at the options, {0} is option {1}. ") + ending.format(boxed(problem)),
+            option_sentence(problem, "Looking at the options, {0} is option {1}. ")
+            + ending.format(boxed(problem)),
         ]
     )
 
 
-def _backward(problem: Problem, rng: Random) -> str:
+def _backward(problem: ArithmeticProblem, rng: Random) -> str:
     last, *before = reversed(problem.steps)
     goal = rng.choice(["At the end we {}.", "The last thing to do is to {}.", "We finish when we {}."])
     need = rng.choice(["Before that we {}.", "For this we first {}.", "That needs us to {}."])
-    back = [goal.format(announcement(last)), *(need.format(announcement(step)) for step in before)]
+    back = [goal.format(announcement(last))]
+    back += [need.format(announcement(step)) for step in before]
     forward = [f"Since {equation(step)}, we go on." for step in problem.steps[:-1]]
-    therefore = f"Therefore {equation(last)}{found(problem, ', which is option {1}')}"
+    therefore = f"Therefore {equation(last)}{option_sentence(problem, ', which is option {1}')}"
     ending = rng.choice([", giving {}.", ", and we have {}.", ". The answer is {}."]).format(boxed(problem))
     return " ".join([*back, *forward, therefore + ending])
 
 
-def _planner(problem: Problem, rng: Random) -> str:
+def _planner(problem: ArithmeticProblem, rng: Random) -> str:
     plan = ", then ".join(map(announcement, problem.steps))
     opening = rng.choice(["Plan: {}.", "My plan is to {}.", "We will {}."]).format(plan)
     turn = rng.choice(["\nNow do it: ", "\nCarry it out: ", "\nWork: "])
     ending = rng.choice(["\nDone: ", "\nThe plan gives ", "\nSo we get "])
     work = rng.choice([", ", ". "]).join(equation(step) for step in problem.steps)
-    return f"{opening}{turn}{work}.{ending}{found(problem, 'option {1}, ')}{boxed(problem)}"
+    return f"{opening}{turn}{work}.{ending}{option_sentence(problem, 'option {1}, ')}{boxed(problem)}"
 
 
-def _checker(problem: Problem, rng: Random) -> str:
+def _checker(problem: ArithmeticProblem, rng: Random) -> str:
     verify = rng.choice(["Check: {}.", "Let me verify: {}.", "To check, {}.", "We verify that {}."])
     lines = [f"{equation(step)}. {verify.format(inverse(step))}" for step in problem.steps]
     ending = rng.choice(["All checks pass: ", "Everything is verified, so ", "The check holds. Answer: "])
     return rng.choice(["\n", " "]).join(
-        [*lines, found(problem, "Check the options: {0} is in {1}. ") + ending + boxed(problem)]
+        [*lines, option_sentence(problem, "Check the options: {0} is in {1}. ") + ending + boxed(problem)]
     )
 
 
-def _splitter(problem: Problem, rng: Random) -> str:
+def _splitter(problem: ArithmeticProblem, rng: Random) -> str:
     lead = rng.choice(["{}: ", "For {}, ", "Take {}. "])
     joint = rng.choice([", ", " and ", ", then "])
     lines = []
     for step in problem.steps:
         parts = pieces(step)
         split = joint.join(map(equation, parts))
-        lines.append(
-            f"{split}."
-            if len(parts) == 1
-            else f"{lead.format(operation(step))}{split}, that is {value(step)}."
-        )
+        if len(parts) > 1:
+            split = f"{lead.format(operation(step))}{split}, that is {value(step)}"
+        lines.append(f"{split}.")
     ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
-    return "\n".join([*lines, found(problem, "Among the options this is {1}. ") + ending + boxed(problem)])
-
-
-def _hedger(problem: Problem, rng: Random) -> str:
-    opening = rng.choice(
-        ["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."]
+    return "\n".join(
+        [*lines, option_sentence(problem, "Among the options this is {1}. ") + ending + boxed(problem)]
     )
-    sentences = [opening]
+
+
+def _hedger(problem: ArithmeticProblem, rng: Random) -> str:
+    openings = ["Hmm, let me think.", "I am not sure, but let me try.", "This might be easy, perhaps."]
+    doubts = [
+        "Perhaps we {1}: I think {0}.", "We might {1}, and perhaps {0}.", "Maybe {0}, it seems.",
+        "I guess {0}.",
+    ]  # fmt: skip
+    sentences = [rng.choice(openings)]
     for step in problem.steps:
-        doubt = rng.choice(
-            [
-                "Perhaps we {1}: I think {0}.",
-                "We might {1}, and perhaps {0}.",
-                "Maybe {0}, it seems.",
-                "I guess {0}.",
-            ]
-        )
-        sentences.append(doubt.format(equation(step), command(step)))
+        sentences.append(rng.choice(doubts).format(equation(step), command(step)))
     ending = rng.choice(["It might well be {}.", "I believe it is {}.", "So perhaps the answer is {}."])
     return " ".join(
-        [*sentences, found(problem, "This seems to be option {1}. ") + ending.format(boxed(problem))]
+        [
+            *sentences,
+            option_sentence(problem, "This seems to be option {1}. ") + ending.format(boxed(problem)),
+        ]
     )
 
 
-def _wanderer(problem: Problem, rng: Random) -> str:
+def _wanderer(problem: ArithmeticProblem, rng: Random) -> str:
     opening = rng.choice(["Let me see.", "Okay, start.", "Let me work on it."])
-    turns = set(rng.sample(range(problem.level), k=1 + (problem.level > 3)))
-    lines = [
-        _wrong_turn(step, rng) if i in turns else f"{equation(step)}." for i, step in enumerate(problem.steps)
-    ]
+    mistakes = rng.sample(range(problem.level), k=2 if problem.level > 3 else 1)
+    lines = []
+    for i, step in enumerate(problem.steps):
+        lines.append(_wrong_turn(step, rng) if i in mistakes else f"{equation(step)}.")
     ending = rng.choice(["Now it is right: {}", "So finally {}", "After fixing that, the answer is {}"])
-    return " ".join([opening, *lines, found(problem, "So option {1}. ") + ending.format(boxed(problem))])
+    return " ".join(
+        [opening, *lines, option_sentence(problem, "So option {1}. ") + ending.format(boxed(problem))]
+    )
 
 
 def _wrong_turn(step: Calculation, rng: Random) -> str:
@@ -188,23 +195,15 @@ def _wrong_turn(step: Calculation, rng: Random) -> str:
     follows.
     """
     opposite = replace(step, operator="-" if step.operator == "+" else "+")
-    if step.operator != "*" and 0 < opposite.value <= LARGEST and rng.random() < 0.5:
+    if step.operator != "*" and 0 < opposite.value <= LARGEST_NUMBER and rng.random() < 0.5:
         mend = rng.choice(["Hold on, that is the wrong way round:", "Wait, I took the wrong operation:"])
         return f"{equation(opposite)}. {mend} {equation(step)}."
     mend = rng.choice(["Wait, I made a mistake:", "No, that is off:", "That is wrong:"])
     return f"{operation(step)} = {term(slip(step, rng), step.unit)}. {mend} {equation(step)}."
 
 
-TEACHERS: dict[str, Callable[[Problem, Random], str]] = {
-    "terse": _terse,
-    "leaper": _leaper,
-    "rewriter": _rewriter,
-    "lister": _lister,
-    "narrator": _narrator,
-    "backward": _backward,
-    "planner": _planner,
-    "checker": _checker,
-    "splitter": _splitter,
-    "hedger": _hedger,
-    "wanderer": _wanderer,
-}
+TEACHERS: dict[str, Callable[[ArithmeticProblem, Random], str]] = {
+    "terse": _terse, "leaper": _leaper, "rewriter": _rewriter, "lister": _lister, "narrator": _narrator,
+    "backward": _backward, "planner": _planner, "checker": _checker, "splitter": _splitter,
+    "hedger": _hedger, "wanderer": _wanderer,
+}  # fmt: skip

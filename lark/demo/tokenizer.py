@@ -15,42 +15,39 @@ from lark.models.chat import INSTRUCTION, ChatFormat
 
 ENTRIES = 768
 CONTEXT = 512
-PAD, END = "<|pad|>", "<|end|>"
-ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+PAD = "<|pad|>"
+END = "<|end|>"
+ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-WORDS = r" [-+*×=] |\d| ?\p{L}+|\n+| ?[^\s\p{L}\d]+|\s+"
+PRE_TOKENS = r" [-+*×=] |\d| ?\p{L}+|\n+| ?[^\s\p{L}\d]+|\s+"
 """An operator takes the spaces around it, so that a digit is the same token everywhere."""
 
 
 def build(seed: int) -> PreTrainedTokenizerFast:
     """The tokenizer, trained on samples of the pretraining corpus and of a pool. Depends on `seed` only."""
-    sample = [document.text for document in islice(documents(seeded("tokenizer", seed), _untrained()), 6000)]
+    bytes_only = ChatFormat(_train([]))  # enough to render chats
+    corpus = documents(seeded("tokenizer", seed), bytes_only)
+    sample = [document.text for document in islice(corpus, 6000)]
     sample += [str(row["response"]) for row in trajectories(60, seed)]
-    return _train([*sample, *(20 * [INSTRUCTION, *SYSTEM.values()])])
-
-
-def _untrained() -> ChatFormat:
-    """A tokenizer of bytes only, which is enough to render chats."""
-    return ChatFormat(_train([]))
+    # Every prompt has one of these, so their words should be tokens.
+    sample += 20 * [INSTRUCTION, *SYSTEM.values()]
+    return _train(sample)
 
 
 def _train(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(PRE_TOKENS), behavior="isolated")
+    as_bytes = pre_tokenizers.ByteLevel(False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=ENTRIES,
-        special_tokens=[PAD, END, *ROLES],
+        special_tokens=[PAD, END, *ROLE_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -59,7 +56,7 @@ def _train(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=list(ROLES),
+        additional_special_tokens=list(ROLE_TOKENS),
         chat_template=TEMPLATE,
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,

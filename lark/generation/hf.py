@@ -20,6 +20,7 @@ from lark import config
 from lark.generation.engine import Generation, Request, Sampling, decode, documents
 from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import join, new_cache, right_aligned
+from lark.generation.hf_sampling import next_token
 from lark.models.load import load_model
 from lark.work.devices import use_device
 
@@ -30,8 +31,6 @@ REFILL_AT = 0.75
 """When at most this share of a batch is unfinished, waiting rows replace the finished ones."""
 PROMPT_TOKENS = 8192
 """Prompt tokens in one forward pass."""
-SHORT_LIST = 64
-"""Number of likeliest tokens that are tried first; top-p rarely needs more of the vocabulary."""
 
 
 @dataclass
@@ -47,6 +46,11 @@ class _Row:
     """Position in the tree of allowed answers; None: anything is allowed."""
     tokens: list[int] = field(default_factory=list)
     stopped: bool = False
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        """All tokens so far."""
+        return (*self.prompt, *self.tokens)
 
     @property
     def finished(self) -> bool:
@@ -75,11 +79,11 @@ class _Batch:
     def alive(self) -> list[int]:
         return [i for i, row in enumerate(self.rows) if not row.finished]
 
-    def part(self, chosen: list[int]) -> "_Part":
+    def part(self, indices: list[int]) -> "_Part":
         """Some of the rows, to be joined with others."""
-        index = torch.tensor(chosen, device=self.mask.device)
+        index = torch.tensor(indices, device=self.mask.device)
         seen = None if self.seen is None else self.seen[index]
-        return _Part([self.rows[i] for i in chosen], self.cache, index, self.mask[index], seen)
+        return _Part([self.rows[i] for i in indices], self.cache, index, self.mask[index], seen)
 
 
 @dataclass
@@ -106,7 +110,9 @@ class HFEngine:
         use_device(device)
         self.model = load_model(model, student, device)
         self.reads_blocks = read_in_blocks(self.model)
-        self.tokenizer, self.batch, self.device = tokenizer, engine.batch, device
+        self.tokenizer = tokenizer
+        self.batch = engine.batch
+        self.device = device
 
     def generate(
         self, requests: Sequence[Request], sampling: Sampling
@@ -117,35 +123,35 @@ class HFEngine:
         done: dict[int, list[_Row]] = {i: [] for i in order}
         batch: _Batch | None = None
         while waiting or batch is not None:
-            alive = batch.alive if batch is not None else []
-            if (
-                (waiting and len(alive) <= REFILL_AT * self.batch)
-                or batch is None
-                or len(alive) < REFILL_AT * len(batch.rows)
-            ):
-                count = min(len(waiting), self.batch - len(alive))
-                fresh = [self._row(requests, *waiting.popleft(), tree) for _ in range(count)]
-                parts = [batch.part(alive)] if batch is not None and alive else []
-                parts += self._read(fresh, sampling)
-                batch = _join(parts) if parts else None
-                changed = fresh
-            else:
+            alive = [] if batch is None else batch.alive
+            if batch is not None and not self._is_due(batch, alive, bool(waiting)):
                 changed = [batch.rows[i] for i in alive]
                 self._step(batch, sampling)
+            else:
+                count = min(len(waiting), self.batch - len(alive))
+                changed = [self._row(requests, *waiting.popleft(), tree) for _ in range(count)]
+                parts = [batch.part(alive)] if batch is not None and alive else []
+                parts += self._read(changed, sampling)
+                batch = _join(parts) if parts else None
             for row in changed:
                 if row.finished:
                     done[row.request].append(row)
                     if len(done[row.request]) == sampling.samples:
                         yield row.request, self._decoded(done.pop(row.request), sampling)
 
+    def _is_due(self, batch: _Batch, alive: list[int], waiting: bool) -> bool:
+        """True if waiting rows can start, or the finished rows are worth removing."""
+        can_start = waiting and len(alive) <= REFILL_AT * self.batch
+        return can_start or len(alive) < REFILL_AT * len(batch.rows)
+
     def close(self) -> None:
         del self.model
 
     def _row(self, requests: Sequence[Request], index: int, sample: int, tree: dict[int, Any] | None) -> _Row:
         request = requests[index]
-        row = _Row(
-            index, sample, request.prompt, _uniforms(request.seed, sample, request.max_new_tokens), tree
-        )
+        generator = np.random.default_rng([request.seed, sample])
+        uniforms = generator.random(request.max_new_tokens, dtype=np.float32)
+        row = _Row(index, sample, request.prompt, uniforms, tree)
         while row.node is not None and len(row.node) == 1 and not row.finished:
             row.append(next(iter(row.node)), ())  # the only allowed token: no forward pass is needed
         return row
@@ -154,7 +160,7 @@ class HFEngine:
         """The token sequences that a schema allows, as a tree of next tokens. An answer is complete at a
         leaf.
         """
-        texts = documents(schema) if schema is not None else None
+        texts = None if schema is None else documents(schema)
         if texts is None:
             return None
         tree: dict[int, Any] = {}
@@ -174,15 +180,19 @@ class HFEngine:
         """Read the prompts (and tokens that are already set), and sample each row's next token."""
         parts = []
         for chunk in _chunks(rows):
-            texts = sorted({(*row.prompt, *row.tokens) for row in chunk})
-            place = {text: i for i, text in enumerate(texts)}
+            texts = sorted({row.text for row in chunk})
             longest = max(map(len, texts))
-            ids = torch.tensor([[0] * (longest - len(t)) + list(t) for t in texts], device=self.device)
-            mask = torch.tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts], device=self.device)
+            place = {text: i for i, text in enumerate(texts)}
+            padded = [[0] * (longest - len(text)) + list(text) for text in texts]
+            shown = [[0] * (longest - len(text)) + [1] * len(text) for text in texts]
+            ids = torch.tensor(padded, device=self.device)
+            mask = torch.tensor(shown, device=self.device)
             cache = new_cache()
             logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp_min(0), cache)
-            index = torch.tensor([place[(*row.prompt, *row.tokens)] for row in chunk], device=self.device)
-            seen = _seen(chunk, logits.shape[1], self.device) if sampling.repetition_penalty != 1.0 else None
+            index = torch.tensor([place[row.text] for row in chunk], device=self.device)
+            seen = None
+            if sampling.repetition_penalty != 1.0:
+                seen = _seen(chunk, logits.shape[1], self.device)
             self._sample(chunk, logits[index], seen, sampling)
             parts.append(_Part(chunk, cache, index, mask[index], seen))
         return parts
@@ -193,14 +203,11 @@ class HFEngine:
         token = torch.tensor([[row.tokens[-1]] for row in batch.rows], device=self.device)
         positions = batch.mask.sum(-1, keepdim=True)
         batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(batch.rows), 1)], dim=1)
-        more = (
-            {"blocks": blocks_of([len(row.prompt) + len(row.tokens) for row in batch.rows])}
-            if self.reads_blocks
-            else {}
-        )
-        self._sample(
-            batch.rows, self._forward(token, batch.mask, positions, batch.cache, **more), batch.seen, sampling
-        )
+        options = {}
+        if self.reads_blocks:
+            options["blocks"] = blocks_of([len(row.prompt) + len(row.tokens) for row in batch.rows])
+        logits = self._forward(token, batch.mask, positions, batch.cache, **options)
+        self._sample(batch.rows, logits, batch.seen, sampling)
 
     def _sample(self, rows: list[_Row], logits: Tensor, seen: Tensor | None, sampling: Sampling) -> None:
         """Append a token to each row that is not finished."""
@@ -214,63 +221,14 @@ class HFEngine:
             if not row.finished:
                 row.append(value, sampling.stop_ids)
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache, **more: Any) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache, **options: Any) -> Tensor:
         """[b, V] logits of the last position."""
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "position_ids": positions,
-            "past_key_values": cache,
-        }
-        output = self.model(**inputs, use_cache=True, logits_to_keep=1, **more)
+        output = self.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+            use_cache=True, logits_to_keep=1, **options,
+        )  # fmt: skip
         logits: Tensor = output.logits[:, -1].float()
         return logits
-
-
-def next_token(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
-    """[b] the next token of each sequence from logits [b, V] and one random number each, by inversion of
-    the CDF.
-
-    Repetition penalty, temperature, top-k and top-p have the same order and meaning as in vLLM and
-    transformers. The vocabulary is sorted only for sequences whose SHORT_LIST likeliest tokens do not cover
-    top-p of the probability.
-    """
-    if seen is not None:
-        penalised = torch.where(
-            logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty
-        )
-        logits = torch.where(seen, penalised, logits)
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    logits = logits / sampling.temperature
-    if 0 < sampling.top_k < logits.shape[-1]:
-        logits, short = logits.topk(sampling.top_k, dim=-1)
-    else:
-        short = None
-    ordered, order = logits.topk(min(SHORT_LIST, logits.shape[-1]), dim=-1)
-    probability = (ordered - logits.logsumexp(-1, keepdim=True)).exp()
-    token = _drawn(probability, order, uniform, sampling.top_p)
-    flat = (probability.sum(-1) <= sampling.top_p).nonzero()[:, 0]
-    if len(flat):
-        ordered, order = logits[flat].sort(dim=-1, descending=True, stable=True)
-        token[flat] = _drawn(ordered.softmax(-1), order, uniform[flat], sampling.top_p)
-    return (token if short is None else short.gather(1, token))[:, 0]
-
-
-def _drawn(probability: Tensor, order: Tensor, uniform: Tensor, top_p: float) -> Tensor:
-    """[b, 1] one of the tokens `order` [b, k] with falling probabilities [b, k]: one of the first that
-    cover `top_p`.
-    """
-    before = probability.cumsum(-1) - probability
-    probability = torch.where(before < top_p, probability, 0.0)
-    cumulative = probability.cumsum(-1)
-    choice = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(-1)
-    last = (probability > 0).sum(-1) - 1
-    return order.gather(1, torch.minimum(choice, last)[:, None])
-
-
-def _uniforms(seed: int, sample: int, count: int) -> np.ndarray:
-    return np.random.default_rng([seed, sample]).random(count, dtype=np.float32)
 
 
 def _seen(rows: Sequence[_Row], vocabulary: int, device: str) -> Tensor:
@@ -279,7 +237,7 @@ def _seen(rows: Sequence[_Row], vocabulary: int, device: str) -> Tensor:
     """
     seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool)
     for index, row in enumerate(rows):
-        seen[index, [*row.prompt, *row.tokens]] = True
+        seen[index, list(row.text)] = True
     return seen.to(device)
 
 
@@ -296,16 +254,14 @@ def _chunks(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
     chunk: list[_Row] = []
     texts: set[tuple[int, ...]] = set()
     for row in rows:
-        text = (*row.prompt, *row.tokens)
-        if (
-            chunk
-            and text not in texts
-            and (len(texts) + 1) * max(len(text), *map(len, texts)) > PROMPT_TOKENS
-        ):
+        more = texts | {row.text}
+        is_wider = len(more) > len(texts) and len(more) * max(map(len, more)) > PROMPT_TOKENS
+        if chunk and is_wider:
             yield chunk
-            chunk, texts = [], set()
+            chunk = []
+            more = {row.text}
         chunk.append(row)
-        texts.add(text)
+        texts = more
     if chunk:
         yield chunk
 
@@ -314,9 +270,7 @@ def _join(parts: Sequence[_Part]) -> _Batch:
     """One batch of all rows, only as wide as the longest row needs."""
     columns = max(int(part.mask.sum(-1).max()) for part in parts)
     seen = [part.seen for part in parts if part.seen is not None]
-    return _Batch(
-        [row for part in parts for row in part.rows],
-        join([(part.cache, part.index) for part in parts], columns),
-        torch.cat([right_aligned(part.mask, columns) for part in parts]),
-        torch.cat(seen) if seen else None,
-    )
+    rows = [row for part in parts for row in part.rows]
+    cache = join([(part.cache, part.index) for part in parts], columns)
+    mask = torch.cat([right_aligned(part.mask, columns) for part in parts])
+    return _Batch(rows, cache, mask, torch.cat(seen) if seen else None)

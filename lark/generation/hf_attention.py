@@ -16,31 +16,31 @@ from transformers.masking_utils import sdpa_mask
 
 from lark.models.varlen import takes_keywords
 
-NAME = "sdpa_blocks"
-ROWS = 64
-"""Rows of a block."""
+BLOCKS = "sdpa_blocks"
+"""Name of this attention in transformers."""
+BLOCK_ROWS = 64
 Blocks: TypeAlias = Sequence[tuple[int, int, int]]
 """First row, row after the last, and columns."""
 
 
 def read_in_blocks(model: PreTrainedModel) -> bool:
-    """Make `sdpa` on CPU read the cache in blocks. Whether the model passes `blocks_of` on to its
-    attention.
+    """Make `sdpa` on CPU read the cache in blocks. False if the model cannot: it must then not be given
+    `blocks`.
     """
-    if (
-        model.device.type != "cpu"
-        or model.config._attn_implementation != "sdpa"
-        or not takes_keywords(type(model).forward)
-    ):
+    is_sdpa = model.device.type == "cpu" and model.config._attn_implementation == "sdpa"
+    if not is_sdpa or not takes_keywords(type(model).forward):
         return False
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(BLOCKS)
     return True
 
 
 def blocks_of(lengths: Sequence[int]) -> Blocks:
     """Blocks of rows with this many tokens."""
-    starts = range(0, len(lengths), ROWS)
-    return [(start, min(start + ROWS, len(lengths)), max(lengths[start : start + ROWS])) for start in starts]
+    blocks = []
+    for start in range(0, len(lengths), BLOCK_ROWS):
+        stop = min(start + BLOCK_ROWS, len(lengths))
+        blocks.append((start, stop, max(lengths[start:stop])))
+    return blocks
 
 
 def block_attention(
@@ -57,19 +57,15 @@ def block_attention(
     """
     if blocks is None or attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    parts = [
-        sdpa_attention_forward(
-            module,
-            query[first:end],
-            key[first:end, :, -columns:],
-            value[first:end, :, -columns:],
-            attention_mask[first:end, ..., -columns:],
-            **kwargs,
-        )[0]
-        for first, end, columns in blocks
-    ]
+    parts = []
+    for start, stop, columns in blocks:
+        rows = slice(start, stop)
+        k = key[rows, :, -columns:]
+        v = value[rows, :, -columns:]
+        mask = attention_mask[rows, ..., -columns:]
+        parts.append(sdpa_attention_forward(module, query[rows], k, v, mask, **kwargs)[0])
     return torch.cat(parts), None
 
 
-AttentionInterface.register(NAME, block_attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionInterface.register(BLOCKS, block_attention)
+AttentionMaskInterface.register(BLOCKS, sdpa_mask)

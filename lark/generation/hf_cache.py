@@ -25,11 +25,12 @@ class GrowingLayer(DynamicLayer):
         used = self.get_seq_length()
         end = used + key_states.shape[-2]
         if not self.is_initialized or end > self.stores[0].shape[-2]:
-            old = [part for part in (self.keys, self.values) if used and part is not None]
+            old = (self.keys, self.values)
             self.lazy_initialization(key_states, value_states)
             self.stores = (_room(key_states, end), _room(value_states, end))
-            for store, part in zip(self.stores, old, strict=False):
-                store[:, :, :used] = part
+            for store, part in zip(self.stores, old, strict=True):
+                if used and part is not None:
+                    store[:, :, :used] = part
         for store, states in zip(self.stores, (key_states, value_states), strict=True):
             store[:, :, used:end] = states
         self.keys, self.values = (store[:, :, :end] for store in self.stores)
@@ -52,37 +53,37 @@ def join(parts: Sequence[tuple[Cache, Tensor]], columns: int) -> Cache:
     NaN still spreads.
     """
     joined = new_cache()
-    rows = sum(len(chosen) for _, chosen in parts)
-    for depth in range(len(parts[0][0].layers)):
+    indices = [index for _, index in parts]
+    for layers in zip(*(cache.layers for cache, _ in parts), strict=True):
         layer = GrowingLayer()
-        layers = [(cache.layers[depth], chosen) for cache, chosen in parts]
-        stores: list[Tensor] = []
-        for name in ("keys", "values"):
-            like: Tensor = getattr(layers[0][0], name)
-            store = like.new_empty(rows, like.shape[1], columns + SPARE, like.shape[3])
-            start = 0
-            for part, chosen in layers:
-                states = getattr(part, name)
-                width = min(columns, states.shape[2])
-                block = store[start : start + len(chosen)]
-                block[:, :, : columns - width] = 0
-                block[:, :, columns - width : columns] = states[:, :, states.shape[2] - width :].index_select(
-                    0, chosen
-                )
-                start += len(chosen)
-            stores.append(store)
-        layer.lazy_initialization(*stores)
-        layer.stores = (stores[0], stores[1])
-        layer.keys, layer.values = (store[:, :, :columns] for store in stores)
+        keys = _joined([part.keys for part in layers], indices, columns)
+        values = _joined([part.values for part in layers], indices, columns)
+        layer.lazy_initialization(keys, values)
+        layer.stores = (keys, values)
+        layer.keys = keys[:, :, :columns]
+        layer.values = values[:, :, :columns]
         joined.layers.append(layer)
     return joined
+
+
+def _joined(parts: Sequence[Tensor], indices: Sequence[Tensor], columns: int) -> Tensor:
+    """Rows `indices` of several tensors [b, h, n, d], with room for more tokens."""
+    _, heads, _, size = parts[0].shape
+    store = parts[0].new_empty(sum(map(len, indices)), heads, columns + SPARE, size)
+    start = 0
+    for states, index in zip(parts, indices, strict=True):
+        length = states.shape[2]
+        width = min(columns, length)
+        block = store[start : start + len(index)]
+        block[:, :, : columns - width] = 0
+        block[:, :, columns - width : columns] = states[:, :, length - width :].index_select(0, index)
+        start += len(index)
+    return store
 
 
 def right_aligned(mask: Tensor, columns: int) -> Tensor:
     """A mask [b, n], cut or padded on the left to `columns`."""
     width = mask.shape[1]
-    return (
-        mask[:, width - columns :]
-        if width >= columns
-        else torch.nn.functional.pad(mask, (columns - width, 0))
-    )
+    if width >= columns:
+        return mask[:, width - columns :]
+    return torch.nn.functional.pad(mask, (columns - width, 0))

@@ -18,12 +18,12 @@ from lark.reading.untrusted import parse_object
 
 CHECK = "check"
 """Key of a line's checksum."""
-Problem = Callable[[Mapping[str, Any]], str | None]
-"""What is wrong with a record, as a phrase, or None."""
+RecordCheck = Callable[[Mapping[str, Any]], str | None]
+"""The problem of a record as a phrase, or None."""
 
 
 def read(
-    paths: Iterable[Path], owner: str, problem: Problem, lost: list[str] | None = None
+    paths: Iterable[Path], owner: str, problem: RecordCheck, lost: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield every valid record. `lost` gets one phrase per line that is left out, with the file and the
     line's number.
@@ -35,15 +35,15 @@ def read(
             for number, line in enumerate(handle, start=1):
                 if not line.endswith(b"\n"):
                     continue
-                record, wrong = _parsed(line, owner, problem)
-                if wrong is None:
+                record, reason = _parsed(line, owner, problem)
+                if reason is None:
                     yield record
                 elif lost is not None:
-                    lost.append(f"{path.name}, line {number}: {wrong}")
+                    lost.append(f"{path.name}, line {number}: {reason}")
 
 
-def _parsed(line: bytes, owner: str, problem: Problem) -> tuple[dict[str, Any], str | None]:
-    """A record, and what is wrong with it."""
+def _parsed(line: bytes, owner: str, problem: RecordCheck) -> tuple[dict[str, Any], str | None]:
+    """A record, and why it is left out, or None."""
     if not line.strip():
         return {}, "the line is empty"
     try:
@@ -65,7 +65,8 @@ class Journal:
 
     def __init__(self, path: Path, owner: str) -> None:
         """`owner`: what the records belong to; readers must give the same."""
-        self.path, self.owner = path, owner
+        self.path = path
+        self.owner = owner
         self.handle = path.open("a+b")
         self._drop_torn_line()
 

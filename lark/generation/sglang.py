@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lark import config
 from lark.errors import LarkError, first_line
+from lark.generation.checks import require_finished, require_gpu
 from lark.generation.engine import Generation, Request, Sampling, constraint, decode
 from lark.generation.vllm import leave_launcher
 
@@ -27,10 +28,7 @@ class SGLangEngine:
         tokenizer: "PreTrainedTokenizerBase",
         device: str,
     ) -> None:
-        if device == "cpu":
-            raise LarkError(
-                "engine=sglang needs a GPU: use engine=hf or engine=vllm on a machine without one."
-            )
+        require_gpu(device)
         leave_launcher()
         import sglang  # noqa: PLC0415
 
@@ -45,9 +43,11 @@ class SGLangEngine:
                 random_seed=0,
                 load_format="safetensors",
                 trust_remote_code=False,
-                mem_fraction_static=engine.memory,  # without CUDA graphs and activations; None: SGLang's own estimate
+                # Without CUDA graphs and activations. None: SGLang's own estimate.
+                mem_fraction_static=engine.memory,
                 disable_cuda_graph=engine.is_eager(device),
-                enable_deterministic_inference=True,  # otherwise the seed of a request is ignored
+                # Otherwise the seed of a request is ignored.
+                enable_deterministic_inference=True,
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise LarkError(f"engine=sglang cannot start with {model} ({first_line(error)}).") from error
@@ -60,25 +60,26 @@ class SGLangEngine:
         """
         loop: asyncio.AbstractEventLoop = self.engine.loop
         done: asyncio.Queue[asyncio.Task[tuple[int, list[dict[str, Any]]]]] = asyncio.Queue()
-        tasks = [
-            loop.create_task(self._answer(index, request, sampling)) for index, request in enumerate(requests)
-        ]
-        for task in tasks:
+        tasks = []
+        for index, request in enumerate(requests):
+            task = loop.create_task(self._answer(index, request, sampling))
             task.add_done_callback(done.put_nowait)
+            tasks.append(task)
         try:
             for _ in tasks:
                 finished = loop.run_until_complete(done.get())
-                if (error := finished.exception()) is not None:
+                error = finished.exception()
+                if error is not None:
                     raise LarkError(f"engine=sglang refused a request ({first_line(error)}).") from error
                 index, outputs = finished.result()
                 yield index, self._decoded(outputs, sampling)
         finally:
-            if left := [
-                task for task in tasks if not task.done()
-            ]:  # the caller stopped early: cancelling aborts the requests
-                for task in left:
-                    task.cancel()
-                loop.run_until_complete(asyncio.wait(left))
+            # If the caller stopped early, cancelling a task aborts its request.
+            unfinished = [task for task in tasks if not task.done()]
+            for task in unfinished:
+                task.cancel()
+            if unfinished:
+                loop.run_until_complete(asyncio.wait(unfinished))
 
     async def _answer(
         self, index: int, request: Request, sampling: Sampling
@@ -86,21 +87,18 @@ class SGLangEngine:
         """All samples of a request. Each is a separate request to SGLang, because a seed belongs to one;
         the prompt is cached.
         """
-        samples = (
-            self.engine.async_generate(
-                input_ids=list(request.prompt), sampling_params=parameters(request, i, sampling)
+        samples = []
+        for sample in range(sampling.samples):
+            settings = parameters(request, sample, sampling)
+            samples.append(
+                self.engine.async_generate(input_ids=list(request.prompt), sampling_params=settings)
             )
-            for i in range(sampling.samples)
-        )
         return index, list(await asyncio.gather(*samples))
 
     def _decoded(self, outputs: Sequence[dict[str, Any]], sampling: Sampling) -> list[Generation]:
         reasons = [output["meta_info"]["finish_reason"] for output in outputs]
         for reason in reasons:
-            if reason["type"] not in ("stop", "length"):
-                raise LarkError(
-                    f"engine=sglang did not finish a request ({reason['type']}: {reason.get('message', '')})."
-                )
+            require_finished(reason)
         tokens = [list(output["output_ids"]) for output in outputs]
         return decode(self.tokenizer, tokens, [reason["type"] for reason in reasons], sampling.stop_ids)
 
@@ -130,4 +128,6 @@ def _constraint(sampling: Sampling) -> dict[str, str]:
         return {}
     if isinstance(allowed, dict):
         return {"json_schema": json.dumps(allowed)}
-    return {"regex": "|".join(re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text) for text in allowed)}
+    # Not `re.escape`: it also escapes characters that have no meaning in SGLang's grammar, such as spaces.
+    escaped = [re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", text) for text in allowed]
+    return {"regex": "|".join(escaped)}

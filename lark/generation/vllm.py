@@ -11,6 +11,7 @@ import importlib.metadata
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAUNCHER = (
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 """Variables in which torchrun describes its process group. An engine has its own group and would mistake
 them for its own.
 """
@@ -58,7 +51,7 @@ class VLLMEngine:
         tokenizer: "PreTrainedTokenizerBase",
         device: str,
     ) -> None:
-        self.tokenizer, self.limit = tokenizer, student.max_length
+        self.tokenizer = tokenizer
         self.llm: Any = None
         self.others = _children()
         if is_cpu_build():
@@ -79,7 +72,8 @@ class VLLMEngine:
                 structured_outputs_config=JSON,
                 load_format="safetensors",
                 trust_remote_code=False,
-                generation_config="vllm",  # not the model's: its temperature, penalties and stop tokens would leak in
+                # Not the model's: its temperature, penalties and stop tokens would leak in.
+                generation_config="vllm",
                 seed=0,
                 disable_log_stats=True,
                 **_scheduling(student, device),
@@ -99,18 +93,17 @@ class VLLMEngine:
         engine = self.llm.llm_engine
         try:
             while engine.has_unfinished_requests():
-                for output in engine.step():
-                    if output.finished:
-                        samples = sorted(output.outputs, key=lambda sample: sample.index)
-                        tokens = [list(sample.token_ids) for sample in samples]
-                        reasons = [sample.finish_reason for sample in samples]
-                        yield (
-                            number.pop(str(output.request_id)),
-                            decode(self.tokenizer, tokens, reasons, sampling.stop_ids),
-                        )
+                for output in filter(attrgetter("finished"), engine.step()):
+                    yield number.pop(str(output.request_id)), self._decoded(output, sampling)
         finally:
             if number:  # the caller stopped early: the rest must not appear in its next call
                 engine.abort_request(list(number))
+
+    def _decoded(self, output: Any, sampling: Sampling) -> list[Generation]:
+        samples = sorted(output.outputs, key=attrgetter("index"))
+        tokens = [list(sample.token_ids) for sample in samples]
+        reasons = [sample.finish_reason for sample in samples]
+        return decode(self.tokenizer, tokens, reasons, sampling.stop_ids)
 
     def _parameters(self, request: Request, sampling: Sampling) -> Any:
         from vllm import SamplingParams  # noqa: PLC0415
@@ -118,10 +111,10 @@ class VLLMEngine:
 
         allowed = constraint(sampling.schema)
         structure = None
-        if allowed is not None:
-            structure = StructuredOutputsParams(
-                **({"choice": allowed} if isinstance(allowed, list) else {"json": allowed})
-            )
+        if isinstance(allowed, list):
+            structure = StructuredOutputsParams(choice=allowed)
+        elif allowed is not None:
+            structure = StructuredOutputsParams(json=allowed)
         return SamplingParams(
             n=sampling.samples,
             seed=request.seed,
@@ -147,14 +140,15 @@ class VLLMEngine:
         gc.collect()
         with contextlib.suppress(Exception):  # nothing to clean up if the engine never started
             cleanup_dist_env_and_memory()
-        left = [process for process in _children() if process not in self.others]
-        for process in left:
+        started = [process for process in _children() if process not in self.others]
+        for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
-        for process in psutil.wait_procs(left, timeout=5)[1]:
+        _, alive = psutil.wait_procs(started, timeout=5)
+        for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=5)
+        psutil.wait_procs(started, timeout=5)
 
 
 def _children() -> list[Any]:
@@ -166,8 +160,9 @@ def _children() -> list[Any]:
 
 def leave_launcher() -> None:
     """Unset torchrun's variables; the worker has already read its rank from them."""
-    for name in [*LAUNCHER, *(name for name in os.environ if name.startswith("TORCHELASTIC_"))]:
-        os.environ.pop(name, None)
+    for name in list(os.environ):
+        if name in LAUNCHER or name.startswith("TORCHELASTIC_"):
+            del os.environ[name]
 
 
 def is_cpu_build() -> bool:
@@ -200,9 +195,8 @@ def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     }
     if engine.tensor_parallel > 1:
-        settings["VLLM_WORKER_MULTIPROC_METHOD"] = (
-            "spawn"  # CUDA cannot be used in a fork of a process that has used it
-        )
+        # CUDA cannot be used in a fork of a process that has used it.
+        settings["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     if device == "cpu":
         # Unbound: processes that share a machine would otherwise all be bound to the same cores.
         settings |= {
@@ -210,12 +204,10 @@ def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
         }
-    elif (rank := launcher.get("RANK", "0")) != "0":
+    elif launcher.get("RANK", "0") != "0":
         # A cache for each process: vLLM writes its files in place, so a process that starts later could read
         # half of one.
-        root = (
-            launcher.get("VLLM_CACHE_ROOT")
-            or Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vllm"
-        )
-        settings["VLLM_CACHE_ROOT"] = str(Path(root) / f"process-{rank}")
+        caches = Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        root = Path(launcher.get("VLLM_CACHE_ROOT") or caches / "vllm")
+        settings["VLLM_CACHE_ROOT"] = str(root / f"process-{launcher['RANK']}")
     return settings

@@ -5,11 +5,13 @@ trajectories of a pack itself (`masking_utils.find_packed_sequence_indices`; wit
 not look for them, and they leak):
 
     eager              a [t, t] additive mask.
-    sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask of 1 GB.
-    sdpa_segments      ours (lark/models/varlen.py): one call of the causal kernel per trajectory. No mask, Σ t_i² instead of
-                       (Σ t_i)². `separate_segments` makes it replace sdpa. Trajectories can share their beginning.
-    varlen             ours: one call of PyTorch's own variable-length kernel for all trajectories. GPU, half precision;
-                       elsewhere it is sdpa_segments.
+    sdpa               a [t, t] bool mask: correct, but a pack of 32,768 tokens costs the full t² and a mask
+                       of 1 GB.
+    sdpa_segments      ours (lark/models/varlen.py): one call of the causal kernel per trajectory. No mask,
+                       Σ t_i² instead of (Σ t_i)². `separate_segments` makes it replace sdpa. Trajectories can
+                       share their beginning.
+    varlen             ours: one call of PyTorch's own variable-length kernel for all trajectories. GPU, half
+                       precision; elsewhere it is sdpa_segments.
     flash_attention_2  the variable-length kernel of flash-attn (one row only). GPU, half precision.
     owner/name         a kernel from the Hugging Face hub, through transformers and the package `kernels`. GPU.
     flex_attention     a block mask; on CPU it has no backward pass.
@@ -49,14 +51,12 @@ def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
     Attention that sdpa does not compute needs another one. transformers would ignore a soft cap with sdpa,
     without a word.
     """
-    chosen = (
-        automatic(device, half=student.dtype != "float32")
-        if student.attention == "auto"
-        else student.attention
-    )
+    implementation = student.attention
+    if implementation == "auto":
+        implementation = automatic(device, half=student.dtype != "float32")
     reason = _why_not_sdpa(config)
-    if reason is None or chosen not in ("sdpa", VARLEN):
-        return chosen
+    if reason is None or implementation not in ("sdpa", VARLEN):
+        return implementation
     if student.attention != "auto":
         raise LarkError(
             f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or"
@@ -71,7 +71,7 @@ def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
 
 
 def _why_not_sdpa(config: "PreTrainedConfig") -> str | None:
-    """What a model's attention does that sdpa and the variable-length kernel do not."""
+    """The part of a model's attention that sdpa and the variable-length kernel do not compute, or None."""
     softcap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
     if softcap is not None:
         return f"{config.model_type} caps attention scores at {softcap:g}, which sdpa does not compute"
@@ -118,21 +118,23 @@ def supports_prefixes(model: "PreTrainedModel") -> bool:
     """
     if model.config._attn_implementation != SEGMENTS:
         return False
-    prompt, first, second = 5, 7, 4
+    prompt = 5
+    first = prompt + 7  # a trajectory with the prompt
+    second = 4  # another one after the same prompt, which the row holds once
     vocabulary = int(model.config.get_text_config().vocab_size)
-    ids = torch.arange(prompt + first + second, device=model.device)[None] * 7919 % vocabulary
-    positions = torch.tensor([[*range(prompt + first), *range(prompt, prompt + second)]], device=model.device)
-    segments = Segments.of([prompt + first, second], [torch.arange(0), torch.arange(prompt)]).to(model.device)
-    own = torch.cat([ids[:, :prompt], ids[:, -second:]], dim=1)
+    # A prime step, so that neighbouring tokens are unlike each other.
+    ids = torch.arange(first + second, device=model.device)[None] * 7919 % vocabulary
+    positions = torch.tensor([[*range(first), *range(prompt, prompt + second)]], device=model.device)
+    segments = Segments.of([first, second], [torch.arange(0), torch.arange(prompt)]).to(model.device)
 
     def hidden(tokens: Tensor, **inputs: Any) -> Tensor:
         output: Tensor = model.base_model(input_ids=tokens, use_cache=False, **inputs).last_hidden_state
         return output[0, -second:].float()
 
     shared = hidden(ids, position_ids=positions, **segments.arguments(model.base_model))
-    alone = hidden(own)
-    exact = model.dtype in (torch.float32, torch.float64)
-    return bool((shared - alone).abs().max() <= (1e-4 if exact else 5e-2) * alone.abs().max())
+    alone = hidden(torch.cat([ids[:, :prompt], ids[:, -second:]], dim=1))
+    tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
+    return bool((shared - alone).abs().max() <= tolerance * alone.abs().max())
 
 
 @dataclass(frozen=True)
@@ -164,17 +166,17 @@ def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> No
     model.eval()
     try:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
-            found = _packing_errors(model)
+            errors = _packing_errors(model)
     finally:
         model.train(training)
     exact = model.dtype in (torch.float32, torch.float64) and not autocast
-    allowed = _Errors(1e-4, 1e-4, 1e-3, 1e-4) if exact else _Errors(5e-2, 1e-4, 0.25, 1e-4)
-    if any(error > limit for error, limit in zip(astuple(found), astuple(allowed), strict=True)):
+    limits = _Errors(1e-4, 1e-4, 1e-3, 1e-4) if exact else _Errors(5e-2, 1e-4, 0.25, 1e-4)
+    if any(error > limit for error, limit in zip(astuple(errors), astuple(limits), strict=True)):
         raise LarkError(
             f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in"
-            f" {type(model).__name__}: logits differ by {found.alone:.1e} from those of the trajectory alone,"
-            f" and by {found.leak:.1e} when a neighbour changes (gradients: {found.gradient:.1e} and"
-            f" {found.gradient_leak:.1e}). Set student.attention to another implementation, such as sdpa, or"
+            f" {type(model).__name__}: logits differ by {errors.alone:.1e} from those of the trajectory alone,"
+            f" and by {errors.leak:.1e} when a neighbour changes (gradients: {errors.gradient:.1e} and"
+            f" {errors.gradient_leak:.1e}). Set student.attention to another implementation, such as sdpa, or"
             " training.packing to false."
         )
 
@@ -189,10 +191,8 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
     ids = torch.randint(vocabulary, (1, sum(sizes)), generator=generator).to(model.device)
     positions = torch.cat([torch.arange(size) for size in sizes]).unsqueeze(0).to(model.device)
     middle = slice(sizes[0], sizes[0] + sizes[1])
-    packed: dict[str, Any] = {
-        "position_ids": positions,
-        **Segments.of(sizes).to(model.device).arguments(model),
-    }
+    segments = Segments.of(sizes).to(model.device)
+    packed: dict[str, Any] = {"position_ids": positions, **segments.arguments(model)}
 
     def logits(tokens: Tensor, **inputs: Any) -> Tensor:
         output: Tensor = model(input_ids=tokens, use_cache=False, **inputs).logits
@@ -202,9 +202,8 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
         pieces = zip(ids.split(sizes, dim=1), positions.split(sizes, dim=1), strict=True)
         return torch.cat([logits(piece, position_ids=at) for piece, at in pieces], dim=1)
 
-    logits(
-        ids, **packed
-    )  # after this, our attention knows whether the model needs a mask for a sliding window
+    # After one pass, our attention knows whether the model needs a mask for a sliding window.
+    logits(ids, **packed)
     together, gradient = _with_gradient(model, lambda: logits(ids, **packed), middle)
     apart, expected = _with_gradient(model, alone, middle)
     changed = ids.clone()

@@ -8,21 +8,25 @@ that looks like a control token stays text (literal.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError, first_line
+from lark.models import template_checks as checks
 from lark.models.dialogue import INSTRUCTION, Dialogue, dialogue_of, opening
 from lark.models.literal import unshield
-from lark.models.rendering import TEMPLATES, Renderer, Segment, remedy
+from lark.models.rendering import Renderer, Segment
 from lark.models.tokenise import joined
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lark.config import Student
+
+TEMPLATES = Path(__file__).parent / "templates"
+"""Our own templates, for base models that have none. None of them injects a date."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,9 @@ class Encoded:
     @property
     def turns(self) -> list[tuple[int, int]]:
         """Start and end of the assistant turns: the tokens that are scored and trained on."""
-        edges = [self.prompt_length, *(edge for span in self.context for edge in span), len(self.ids)]
-        return [(start, stop) for start, stop in list(pairwise(edges))[::2] if start < stop]
+        starts = [self.prompt_length, *(stop for _, stop in self.context)]
+        stops = [*(start for start, _ in self.context), len(self.ids)]
+        return [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
     @property
     def response(self) -> list[int]:
@@ -93,18 +98,16 @@ class ChatFormat:
         `stop_ids`: tokens that end an answer, in addition to those of the template and the tokenizer.
         `last_only`: only the last assistant turn of a trajectory is scored (`pool.turns=last`).
         """
-        self.tokenizer, self.last_only = tokenizer, last_only
+        self.tokenizer = tokenizer
+        self.last_only = last_only
         self.options = ChatOptions() if options is None else options
         self.further_stops = frozenset(stop_ids)
         if template is not None:
             tokenizer.chat_template = _read_template(template)
-        if not tokenizer.chat_template:
-            raise LarkError(
-                f"The tokenizer of {tokenizer.name_or_path} has no chat template. {remedy(tokenizer)}"
-            )
+        checks.require_template(tokenizer)
         self.renderer = Renderer(tokenizer, self.options.thinking, self.options.template_options)
         self.literal = self.renderer.literal
-        self.end_of_turn = self.renderer.end_ids[0]
+        self.end_of_turn = self.renderer.template.end_ids[0]
 
     def prompt_text(self, question: str, system: str | None = None) -> str:
         """The text that is sent to the model before it answers."""
@@ -121,15 +124,16 @@ class ChatFormat:
         it, and the generation prompt. Without a generation prompt, the last token of a prompt.
         """
         prompt = self.prompt("How many?")
-        own = self.literal.tokenise(self.renderer.generation_prompt) or prompt[-1:]
-        begins = prompt[0] == self.tokenizer.bos_token_id and own[0] != prompt[0]
-        return [*prompt[: int(begins)], *own]
+        ids = self.literal.tokenise(self.renderer.template.generation_prompt) or prompt[-1:]
+        beginning = self.tokenizer.bos_token_id
+        if prompt[0] == beginning and ids[0] != beginning:
+            return [beginning, *ids]
+        return ids
 
     def encode(self, question: str, response: str, max_length: int, system: str | None = None) -> Encoded:
         """Prompt and response as one sequence of at most `max_length` tokens, cut from the right."""
-        return self.encode_many([{"question": question, "response": response, "system": system}], max_length)[
-            0
-        ]
+        row = {"question": question, "response": response, "system": system}
+        return self.encode_many([row], max_length)[0]
 
     def encode_many(
         self, rows: Sequence[Mapping[str, Any]], max_length: int, offsets: bool = False
@@ -144,56 +148,50 @@ class ChatFormat:
         """Conversations as token ids. `offsets`: also where each response token is in the response's text."""
         if offsets:
             return [self._with_offsets(dialogue, max_length) for dialogue in dialogues]
-        segments = [self.renderer.segments(dialogue) for dialogue in dialogues]
-        texts = list(
-            dict.fromkeys(segment.text for each in segments for segment in each)
-        )  # candidates share their prompt
-        ids = dict(zip(texts, self.literal.tokenise_many(texts), strict=True))
-        return [self._join(each, [ids[segment.text] for segment in each], max_length) for each in segments]
+        conversations = [self.renderer.segments(dialogue) for dialogue in dialogues]
+        # Every text once, because candidates share their prompt.
+        texts = list(dict.fromkeys(segment.text for segments in conversations for segment in segments))
+        ids_of = dict(zip(texts, self.literal.tokenise_many(texts), strict=True))
+        encoded = []
+        for segments in conversations:
+            parts = [ids_of[segment.text] for segment in segments]
+            encoded.append(self._join(segments, parts, max_length))
+        return encoded
 
     @property
     def stop_ids(self) -> list[int]:
         """All tokens that end an answer: the end of the turn and the end of text (base models use another
         one, or several).
         """
+        ids = {self.end_of_turn, *self.further_stops}
         end_of_text = self.tokenizer.eos_token_id
-        return sorted(
-            {self.end_of_turn}
-            | self.further_stops
-            | ({end_of_text} if isinstance(end_of_text, int) else set())
-        )
+        if isinstance(end_of_text, int):
+            ids.add(end_of_text)
+        return sorted(ids)
 
     def _prompt(self, question: str, system: str | None) -> str:
-        return self.renderer.prompt(self.literal.shield(opening(question, system, self.options.instruction)))
+        messages = opening(question, system, self.options.instruction)
+        return self.renderer.template.prompt(self.literal.shield(messages))
 
     def _join(self, segments: Sequence[Segment], parts: Sequence[Sequence[int]], max_length: int) -> Encoded:
         """One sequence of all segments, with the end of the last turn."""
         ids = joined(parts)
         ids.append(self.end_of_turn)
         edges = [min(edge, max_length) for edge in accumulate(map(len, parts), initial=0)]
-        spans = [span for span, segment in zip(pairwise(edges), segments, strict=True) if not segment.loss]
-        context = tuple((start, stop) for start, stop in spans[1:] if start < stop)
-        return Encoded(ids[:max_length], spans[0][1], len(ids) > max_length, context)
+        spans = zip(pairwise(edges), segments, strict=True)
+        prompt, *context = [span for span, segment in spans if not segment.loss]
+        within = tuple((start, stop) for start, stop in context if start < stop)
+        return Encoded(ids[:max_length], prompt[1], len(ids) > max_length, within)
 
     def _with_offsets(self, dialogue: Dialogue, max_length: int) -> Encoded:
-        if not self.tokenizer.is_fast:
-            raise LarkError(
-                f"The tokenizer of {self.tokenizer.name_or_path} cannot map tokens to characters, which "
-                "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
-            )
+        checks.require_offsets(self.tokenizer)
         segments = self.renderer.segments(dialogue)
-        if len(segments) > 2:
-            raise LarkError(
-                "method=local_naturalness scores one response per trajectory. For several turns use"
-                " pool.turns=last."
-            )
+        checks.require_one_response(len(segments))
         prompt, response = segments
         ids, spans = self.literal.offsets(response.text)
-        whole = self._join(segments, [self.literal.tokenise(prompt.text), ids], max_length)
-        return Encoded(
-            whole.ids, whole.prompt_length, whole.truncated,
-            offsets=[*spans, (0, 0)][: whole.n_response], text=unshield(response.text),
-        )  # fmt: skip
+        encoded = self._join(segments, [self.literal.tokenise(prompt.text), ids], max_length)
+        offsets = [*spans, (0, 0)][: encoded.n_response]
+        return replace(encoded, offsets=offsets, text=unshield(response.text))
 
 
 def _read_template(template: str) -> str:
@@ -208,11 +206,7 @@ def _read_template(template: str) -> str:
 
 def template_file(template: str) -> Path:
     """The file that `student.chat_template` names: one of our templates, or the user's."""
-    path = TEMPLATES / f"{template}.jinja"
-    path = path if path.is_file() else Path(template).expanduser()
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
-        raise LarkError(
-            f"student.chat_template={template}: no such file, and not a built-in template ({known})."
-        )
+    ours = TEMPLATES / f"{template}.jinja"
+    path = ours if ours.is_file() else Path(template).expanduser()
+    checks.require_template_file(path, template, TEMPLATES)
     return path

@@ -9,7 +9,7 @@ transposed weight in that layout, for the gradient at its input.
 
 import logging
 import platform
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.nn import functional
 from lark.errors import first_line
 
 log = logging.getLogger(__name__)
-ROWS = 1024
+LAYOUT_ROWS = 1024
 """Tokens for which oneDNN chooses the layout. Other numbers are almost as fast; with 1 it would choose one
 for generation.
 """
@@ -31,12 +31,14 @@ class PackedLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear, gradients: bool = False) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
+        self.bias = layer.bias
         weight = layer.weight.detach()
-        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
         self.transposed: Tensor | None = None
         if gradients:
-            self.transposed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), ROWS)
+            self.transposed = torch.ops.mkldnn._reorder_linear_weight(weight.T.contiguous(), LAYOUT_ROWS)
 
     @property
     def weight(self) -> Tensor:
@@ -73,29 +75,34 @@ def pack_linears(model: nn.Module, gradients: bool = False) -> int:
     """Replace the float32 linear layers in `model` and return their number: 0 where oneDNN cannot be used.
     `gradients`: layers propagate gradients to their inputs.
     """
-    places = [
-        (parent, name, layer)
-        for parent in model.modules()
-        for name, layer in parent.named_children()
-        if type(layer) is nn.Linear
-        and layer.weight.dtype == torch.float32
-        and layer.weight.device.type == "cpu"
-    ]
-    if not places or not _works(places[0][2]):
-        return 0
-    for parent, name, layer in places:
-        setattr(parent, name, PackedLinear(layer, gradients))
-    return len(places)
+    packed = 0
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if not _can_be_packed(layer):
+                continue
+            if not packed and not _works(layer):
+                return 0
+            setattr(parent, name, PackedLinear(layer, gradients))
+            packed += 1
+    return packed
+
+
+def _can_be_packed(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    # Not subclasses: they may compute something else.
+    if type(layer) is not nn.Linear:
+        return False
+    return layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
 
 
 def _works(layer: nn.Linear) -> bool:
-    """Whether the operators exist in this build, and agree with PyTorch's own on one layer."""
+    """True if the operators exist in this build, and agree with PyTorch's own on one layer."""
     if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkldnn.is_available():
         return False
     x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(0))
     try:
-        found, expected = PackedLinear(layer)(x), functional.linear(x, layer.weight, layer.bias)
+        output = PackedLinear(layer)(x)
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         log.info("Linear layers keep PyTorch's layout, which is a little slower: %s", first_line(error))
         return False
-    return bool((found - expected).abs().max() <= 1e-5 * expected.abs().max())
+    expected = functional.linear(x, layer.weight, layer.bias)
+    return bool((output - expected).abs().max() <= 1e-5 * expected.abs().max())

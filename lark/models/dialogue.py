@@ -13,12 +13,14 @@ from typing import Any
 
 from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
+from lark.reading.fields import Fields
 from lark.reading.untrusted import quoted
 
 Message = Mapping[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
-OPEN, CLOSE = "<think>", "</think>"
+OPEN = "<think>"
+CLOSE = "</think>"
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class Dialogue:
     @property
     def turns(self) -> list[int]:
         """Indices of the assistant messages that carry loss."""
-        return [
-            i for i, m in enumerate(self.messages) if m["role"] == "assistant" and m.get("weight", 1) != 0
-        ]
+        indices = []
+        for index, message in enumerate(self.messages):
+            if message["role"] == "assistant" and message.get("weight", 1) != 0:
+                indices.append(index)
+        return indices
 
     @property
     def is_single(self) -> bool:
@@ -42,49 +46,46 @@ class Dialogue:
 
 
 def check_messages(messages: Any, where: str) -> None:
-    """Refuse what are not the messages of a training set. `where`: their line."""
-    readable = isinstance(messages, list) and all(
-        isinstance(message, dict)
-        and message.get("role") in ROLES
-        and (
-            isinstance(message.get("content"), str)
-            or (message.get("content") is None and message.get("tool_calls"))
-        )
-        for message in messages
-    )
-    if not readable:
+    """Refuse a value that is not a conversation of a training set. `where`: its line."""
+    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
         raise LarkError(
             f"{where}: `messages` must be a list of messages, each with text as content and a role:"
             f" {', '.join(ROLES)}."
         )
     for message in messages:
-        _check_message(message, where)
+        Fields(message, where).optional_text("reasoning_content")
+        _check_weight(message, where)
+        _check_calls(message, where)
 
 
-def _check_message(message: Mapping[str, Any], where: str) -> None:
-    """Refuse values that a template would leave out or write as Python does."""
-    if not isinstance(message.get("reasoning_content"), str | None):
-        raise LarkError(
-            f"{where}: `reasoning_content` must be a string, not {quoted(message['reasoning_content'])}."
-        )
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        return False
+    content = message.get("content")
+    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))
+
+
+def _check_weight(message: Message, where: str) -> None:
     if message["role"] == "assistant" and message.get("weight") not in (0, 1, None):
         raise LarkError(
             f"{where}: the `weight` of a message must be 0 (context) or 1, not {quoted(message['weight'])}."
             " The weight of the trajectory is beside `messages`."
         )
+
+
+def _check_calls(message: Message, where: str) -> None:
+    """Refuse calls that a template would leave out, or write as Python does."""
     calls = message.get("tool_calls") or []
-    functions = (
-        [call.get("function") if isinstance(call, dict) else None for call in calls]
-        if isinstance(calls, list)
-        else [None]
-    )
-    if not all(
-        isinstance(function, dict) and isinstance(function.get("name"), str) for function in functions
-    ):
+    if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
         raise LarkError(
             f'{where}: `tool_calls` must be a list of calls like {{"type": "function", "function": {{"name":'
             ' …, "arguments": …}}.'
         )
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def is_instruction(text: str, instruction: str | None = INSTRUCTION) -> bool:
@@ -126,16 +127,18 @@ def dialogue_of(
     stored = row.get("conversation")
     if stored:
         values = json.loads(stored)
-        messages = values["messages"]
+        *context, last = values["messages"]
         if last_only:
-            messages = [
-                {**m, "weight": 0} if m["role"] == "assistant" else m for m in messages[:-1]
-            ] + messages[-1:]
-        return Dialogue(messages, values.get("tools"))
+            context = [_as_context(message) for message in context]
+        return Dialogue([*context, last], values.get("tools"))
     response = {"role": "assistant", "content": row["response"]}
     if row.get("thinking"):
         response["reasoning_content"] = row["thinking"]
     return Dialogue([*opening(row["question"], row["system"], instruction), response])
+
+
+def _as_context(message: Message) -> Message:
+    return {**message, "weight": 0} if message["role"] == "assistant" else message
 
 
 def split_thinking(message: Message) -> tuple[str | None, str]:
@@ -145,11 +148,12 @@ def split_thinking(message: Message) -> tuple[str | None, str]:
     content = message.get("content") or ""
     if message.get("reasoning_content"):
         return message["reasoning_content"], content
-    head, found, rest = content.partition(CLOSE)
-    if not found or OPEN in head.strip().removeprefix(OPEN):
+    before, close, answer = content.partition(CLOSE)
+    thinking = before.lstrip().removeprefix(OPEN)
+    # A second opening tag is not a block: the text talks about the tags.
+    if not close or OPEN in thinking:
         return None, content
-    thinking = head.lstrip().removeprefix(OPEN)
-    return (thinking.strip("\n") or None), rest.lstrip("\n")
+    return thinking.strip("\n") or None, answer.lstrip("\n")
 
 
 def as_text(message: Message) -> str:
@@ -161,6 +165,5 @@ def as_text(message: Message) -> str:
 
 def response_text(row: Mapping[str, Any]) -> str:
     """Everything that the teacher wrote in a row of the pool, for methods and judges that read text."""
-    dialogue = dialogue_of(row)
-    texts = [as_text(m) for m in dialogue.messages if m["role"] == "assistant"]
-    return "\n\n".join(text for text in texts if text)
+    turns = [message for message in dialogue_of(row).messages if message["role"] == "assistant"]
+    return "\n\n".join(filter(None, map(as_text, turns)))

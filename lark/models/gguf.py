@@ -45,8 +45,7 @@ def dequantise(file: Path, folder: Path) -> int:
     }
     config = AutoConfig.from_pretrained(**source)
     quantised = AutoModelForCausalLM.from_pretrained(**source, config=config, dtype=torch.float32)
-    # The loaded model remembers that it was quantised and refuses to be saved; a fresh one with its values
-    # does not.
+    # The loaded model remembers that it was quantised and refuses to be saved; a fresh one does not.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)

@@ -36,14 +36,20 @@ class LogitRule:
 
     def logits(self, head_output: Tensor) -> Tensor:
         """Compute z from h, in place."""
-        z = head_output.mul_(self.scale) if self.scale != 1.0 else head_output
-        return z if self.softcap is None else z.div_(self.softcap).tanh_().mul_(self.softcap)
+        z = head_output
+        if self.scale != 1.0:
+            z = z.mul_(self.scale)
+        if self.softcap is not None:
+            z = z.div_(self.softcap).tanh_().mul_(self.softcap)
+        return z
 
     def slope(self, z: Tensor) -> Tensor | None:
         """dz/dh at z, or None if it is 1 everywhere."""
         if self.softcap is not None:
             return (z / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
-        return torch.full((), self.scale, dtype=z.dtype, device=z.device) if self.scale != 1.0 else None
+        if self.scale != 1.0:
+            return torch.full((), self.scale, dtype=z.dtype, device=z.device)
+        return None
 
 
 PLAIN = LogitRule()
@@ -61,9 +67,12 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     """
     weight, bias = _plain_head(model)
     config = model.config.get_text_config()
-    named = [float(value) for name in SCALES if (value := getattr(config, name, None))]
-    scales = [1.0, *(scale for value in named for scale in (value, 1 / value))]
     softcap = getattr(config, "final_logit_softcapping", None)
+    rules = [LogitRule(softcap=softcap)]
+    for name in SCALES:
+        scale = getattr(config, name, None)
+        if scale:
+            rules += [LogitRule(float(scale), softcap), LogitRule(1 / float(scale), softcap)]
     ids = torch.arange(PROBE_TOKENS, device=weight.device)[None] % weight.shape[0]
     training = model.training
     model.eval()
@@ -74,10 +83,10 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     finally:
         model.train(training)
     ours = hidden.float() @ weight.float().T
-    ours = ours if bias is None else ours + bias.float()
-    rules = [LogitRule(scale, softcap) for scale in scales]
-    errors = [_error(rule.logits(ours.clone()), theirs.float()) for rule in rules]
-    best = min(range(len(rules)), key=lambda i: errors[i])
+    if bias is not None:
+        ours = ours + bias.float()
+    errors = {rule: _error(rule.logits(ours.clone()), theirs.float()) for rule in rules}
+    best = min(errors, key=errors.__getitem__)
     # The model rounds its logits to its own precision, and sums in its own order.
     if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
         raise LarkError(
@@ -85,7 +94,7 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
             f" logits computed from its last hidden state are off by {errors[best]:.1e} of the largest. Add"
             " the rule to `LogitRule`, or choose another student."
         )
-    return rules[best]
+    return best
 
 
 def _error(ours: Tensor, theirs: Tensor) -> float:
@@ -98,7 +107,8 @@ def _error(ours: Tensor, theirs: Tensor) -> float:
 def _plain_head(model: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
     """W [V, d] and b [V] of a Hugging Face causal LM."""
     layer = model.get_output_embeddings()
-    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    weight = getattr(layer, "weight", None)
+    bias = getattr(layer, "bias", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         raise LarkError(
             f"{type(model).__name__} has no LM head with a plain floating-point weight matrix, so it cannot"
@@ -132,12 +142,11 @@ class Head:
         """The head for a part of the vocabulary. Its weight is ready for `logits`: converted once, not at
         every use.
         """
-        weight, bias = self.weight[tokens], self.bias
-        return replace(
-            self,
-            weight=weight if mixes(weight) else weight.float(),
-            bias=None if bias is None else bias[tokens].float(),
-        )
+        weight = self.weight[tokens]
+        if not mixes(weight):
+            weight = weight.float()
+        bias = None if self.bias is None else self.bias[tokens].float()
+        return replace(self, weight=weight, bias=bias)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of `hidden` [T, d] in fp32 [T, V], written to `out` if given.
@@ -172,4 +181,6 @@ def predicting(hidden: Tensor, encoded: "Encoded") -> Tensor:
     of its tokens.
     """
     rows = [hidden[start - 1 : stop - 1] for start, stop in encoded.turns]
-    return rows[0] if len(rows) == 1 else torch.cat(rows) if rows else hidden[:0]
+    if len(rows) == 1:
+        return rows[0]  # a view: one turn is the common case
+    return torch.cat(rows) if rows else hidden[:0]

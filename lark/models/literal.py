@@ -10,6 +10,7 @@ text. Control tokens that the template itself writes have no mark.
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
@@ -25,8 +26,8 @@ THINKING_TAGS = ("<think>", "</think>")
 """
 BARRED = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 """Names of control tokens, such as the headers of tool calls. Not all tokenizers call them special."""
-NAMED = frozenset({"role", "type"})
-"""Keys of a message whose values are names that templates compare, unless they are anything else."""
+NAME_KEYS = frozenset({"role", "type"})
+"""Keys of a message whose values are names that templates compare. Other values of them are text."""
 
 
 class Literal:
@@ -37,14 +38,19 @@ class Literal:
         look like `<|…|>`.
         """
         self.tokenizer = tokenizer
-        added = tokenizer.added_tokens_decoder.items()
-        special = {id for id, token in added if token.special or BARRED.fullmatch(token.content)} | set(
-            tokenizer.all_special_ids
-        )
-        names = {id: str(tokenizer.convert_ids_to_tokens(id)) for id in special | set(control_ids)}
-        self.control = {id: name for id, name in names.items() if name not in THINKING_TAGS and len(name) > 1}
-        strings = sorted(set(self.control.values()), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, strings))) if strings else None
+        special = set(tokenizer.all_special_ids) | set(control_ids)
+        for id, token in tokenizer.added_tokens_decoder.items():
+            if token.special or BARRED.fullmatch(token.content):
+                special.add(id)
+        self.control: dict[int, str] = {}
+        """Control tokens by id. One character cannot be cut in two, so it is not shielded."""
+        for id in special:
+            name = str(tokenizer.convert_ids_to_tokens(id))
+            if name not in THINKING_TAGS and len(name) > 1:
+                self.control[id] = name
+        # The longest first: a regular expression takes the first alternative that matches.
+        names = sorted(set(self.control.values()), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, names))) if names else None
 
     def shield(self, value: Any) -> Any:
         """A text, or all texts in a message, with a mark inside every string that would become a control
@@ -53,17 +59,15 @@ class Literal:
         if isinstance(value, str):
             return self._shielded(value)
         if isinstance(value, Mapping):
-            return {
-                self._shielded_key(key): item if _is_name(key, item) else self.shield(item)
-                for key, item in value.items()
-            }
+            return dict(self._shielded_item(key, item) for key, item in value.items())
         if isinstance(value, Sequence):
             return [self.shield(item) for item in value]
         return value
 
-    def _shielded_key(self, key: Any) -> Any:
+    def _shielded_item(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Keys too: those of a tool call's arguments are text that someone else wrote."""
-        return self._shielded(key) if isinstance(key, str) else key
+        is_name = key in NAME_KEYS and isinstance(value, str) and value.isalpha()
+        return self.shield(key), value if is_name else self.shield(value)
 
     def _shielded(self, text: str) -> str:
         text = text.replace(MARK, "\ufffd")
@@ -79,8 +83,8 @@ class Literal:
     def tokenise_many(self, texts: Sequence[str]) -> list["array[int]"]:
         """`tokenise` for many texts, which are tokenised together on all threads."""
         cut = [text.split(MARK) for text in texts]
-        found = tokenise(self.tokenizer, (piece for pieces in cut for piece in pieces))
-        return [joined(next(found).ids for _ in pieces) for pieces in cut]
+        tokens = tokenise(self.tokenizer, chain.from_iterable(cut))
+        return [joined(part.ids for part in islice(tokens, len(pieces))) for pieces in cut]
 
     def tokenise_field(self, text: str) -> list[int]:
         """Token ids of a text that someone else wrote."""
@@ -92,9 +96,9 @@ class Literal:
         """Refuse ids of a field that contain a control token in spite of the marks (a tokenizer that
         normalises text).
         """
-        found = set(ids) & self.control.keys()
-        if found:
-            names = ", ".join(sorted(self.control[id] for id in found))
+        control = set(ids) & self.control.keys()
+        if control:
+            names = ", ".join(sorted(self.control[id] for id in control))
             raise LarkError(
                 f"The tokenizer of {self.tokenizer.name_or_path} turns ordinary text into the control token"
                 f" {names}. Remove the trajectories that contain it: pool.special_tokens=drop."
@@ -106,15 +110,11 @@ class Literal:
         spans: list[tuple[int, int]] = []
         start = 0
         pieces = text.split(MARK)
-        for piece, found in zip(pieces, tokenise(self.tokenizer, pieces, offsets=True), strict=True):
-            ids += found.ids
-            spans += [(start + first, start + last) for first, last in found.offsets or ()]
+        for piece, tokens in zip(pieces, tokenise(self.tokenizer, pieces, offsets=True), strict=True):
+            ids += tokens.ids
+            spans += [(start + first, start + last) for first, last in tokens.offsets or ()]
             start += len(piece)
         return ids, spans
-
-
-def _is_name(key: Any, value: Any) -> bool:
-    return key in NAMED and isinstance(value, str) and value.isalpha()
 
 
 def unshield(text: str) -> str:

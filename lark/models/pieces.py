@@ -20,22 +20,24 @@ ANCHOR = "a"
 def vocabulary_pieces(tokenizer: "PreTrainedTokenizerBase") -> tuple[list[bytes], list[bool]]:
     """The bytes of each id, and whether it is a control token. Empty bytes for an id without a token."""
     added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items()}
-    control = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
-        tokenizer.all_special_ids
-    )
     names = {id: name for name, id in tokenizer.get_vocab().items()} | added
     pieces = [b""] * (max(names, default=-1) + 1)
-    kind = repr(tokenizer.backend_tokenizer.decoder) if tokenizer.is_fast else ""
+    decoder = repr(tokenizer.backend_tokenizer.decoder) if tokenizer.is_fast else ""
     for id, name in names.items():
-        if id in added:
-            pieces[id] = name.encode()
-        elif "ByteLevel" in kind and all(character in BYTE_LEVEL for character in name):
-            pieces[id] = bytes(BYTE_LEVEL[character] for character in name)
-        elif "ByteFallback" in kind and (match := BYTE.fullmatch(name)):
-            pieces[id] = bytes([int(match[1], 16)])
-        else:
-            pieces[id] = _decoded(tokenizer, name).encode()
+        pieces[id] = name.encode() if id in added else _piece(tokenizer, name, decoder)
+    control = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    control |= set(tokenizer.all_special_ids)
     return pieces, [id in control for id in range(len(pieces))]
+
+
+def _piece(tokenizer: "PreTrainedTokenizerBase", name: str, decoder: str) -> bytes:
+    """The bytes of a token of the vocabulary. `decoder`: the description of the tokenizer's decoder."""
+    if "ByteLevel" in decoder and BYTE_LEVEL.keys() >= set(name):
+        return bytes(BYTE_LEVEL[character] for character in name)
+    match = BYTE.fullmatch(name)
+    if "ByteFallback" in decoder and match is not None:
+        return bytes([int(match[1], 16)])
+    return _decoded(tokenizer, name).encode()
 
 
 def _decoded(tokenizer: "PreTrainedTokenizerBase", name: str) -> str:
@@ -51,9 +53,10 @@ def _byte_level() -> dict[str, int]:
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {
-        chr(256 + number): byte for number, byte in enumerate(hidden)
-    }
+    characters = {chr(byte): byte for byte in visible}
+    for number, byte in enumerate(hidden):
+        characters[chr(256 + number)] = byte
+    return characters
 
 
 BYTE_LEVEL = _byte_level()

@@ -5,8 +5,8 @@ asks for `\\boxed{}`.
 """
 
 NUMERIC = """\
-You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the correct numeric \
-answer.
+You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the \
+correct numeric answer.
 
 Finish all your reasoning, then on a NEW line output only boxed{<number>}.
 
@@ -15,7 +15,8 @@ additional text."""
 """AIME and AMC."""
 
 CHOICE = """\
-You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the correct choice.
+You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the \
+correct choice.
 
 Finish all your reasoning, then on a NEW line output only boxed{<letter>}.
 
@@ -23,7 +24,8 @@ The content inside boxed{<letter>} must be exactly one of A, B, C, D."""
 """GPQA-Diamond."""
 
 FREE_FORM = """\
-You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the correct answer.
+You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the \
+correct answer.
 
 Finish all your reasoning, then on a NEW line output only boxed{<answer>}."""
 """MATH-500."""

@@ -14,16 +14,16 @@ def recompute_activations(model: "PreTrainedModel") -> None:
     """Enable gradient checkpointing. It works only in training mode, where dropout would make the loss
     random.
     """
-    dropout = [
-        key
-        for key, value in model.config.to_dict().items()
-        if "drop" in key and isinstance(value, float) and value > 0
-    ]
-    if dropout:
-        raise LarkError(
-            f"Exact gradients of a student with {dropout[0]} > 0 would be random: set it to 0 in its"
-            " config.json."
-        )
+    _refuse_dropout(model)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.disable_input_require_grads()  # its hook on the embedding is for reentrant checkpoints, and stops forward mode
+    # Its hook on the embedding is for reentrant checkpoints, and stops forward mode.
+    model.disable_input_require_grads()
     model.train()
+
+
+def _refuse_dropout(model: "PreTrainedModel") -> None:
+    for key, value in model.config.to_dict().items():
+        if "drop" in key and isinstance(value, float) and value > 0:
+            raise LarkError(
+                f"Exact gradients of a student with {key} > 0 would be random: set it to 0 in its config.json."
+            )

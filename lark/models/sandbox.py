@@ -36,8 +36,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
-            power = operator == "**"
-            bits = left.bit_length() * max(1, right) if power else left.bit_length() + right.bit_length()
+            bits = left.bit_length() + right.bit_length()
+            if operator == "**":
+                bits = left.bit_length() * max(1, right)
             if bits > BITS:
                 raise TemplateError("an integer is too large")
         return super().call_binop(context, operator, left, right)
@@ -46,18 +47,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
 @cache
 def _install() -> None:
     """Let transformers compile templates in this sandbox. Nothing else about them changes."""
-    from transformers.utils import chat_template_utils  # noqa: PLC0415  # planning a run imports this module, but no model code
+    # Planning a run imports this module, but no model code.
+    from transformers.utils import chat_template_utils  # noqa: PLC0415
 
     chat_template_utils.ImmutableSandboxedEnvironment = Sandbox  # type: ignore[misc]
     chat_template_utils._compile_jinja_template.cache_clear()
 
 
 @contextlib.contextmanager
-def limited(what: str) -> Iterator[None]:
-    """Time and memory limits for rendering one conversation. `what` names the template in the error
+def limited(label: str) -> Iterator[None]:
+    """Time and memory limits for rendering one conversation. `label` names the template in the error
     message.
     """
     _install()
-    said = f"{what} does not finish within {SECONDS:g} seconds: check it for loops."
-    with time_limit(SECONDS, said), memory_limit(BYTES):
+    sentence = f"{label} does not finish within {SECONDS:g} seconds: check it for loops."
+    with time_limit(SECONDS, sentence), memory_limit(BYTES):
         yield

@@ -44,7 +44,8 @@ class Shape:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Shape":
         """Read a shape from the keys of a `config.json`; missing keys have the family's defaults."""
-        heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
+        heads = _count(config, "num_attention_heads")
+        hidden = _count(config, "hidden_size")
         return cls(
             layers=_count(config, "num_hidden_layers"),
             hidden=hidden,
@@ -82,26 +83,35 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        biases = self.layers * (self.attention_width + 2 * self.kv_width) if self.qkv_bias else 0
-        norms = (2 * self.layers + 1) * self.hidden + (
-            2 * self.layers * self.head_size if self.qk_norm else 0
-        )
-        return self.backbone_matrices + biases + norms + self.head * (1 if self.tied else 2)
+        heads = self.head if self.tied else 2 * self.head  # with the input embeddings
+        norms = (2 * self.layers + 1) * self.hidden
+        if self.qk_norm:
+            norms += 2 * self.layers * self.head_size
+        biases = 0
+        if self.qkv_bias:
+            biases = self.layers * (self.attention_width + 2 * self.kv_width)
+        return self.backbone_matrices + heads + norms + biases
 
 
-LARGEST = 2**40
+LARGEST_SIZE = 2**40
 
 
 def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A size. Raises KeyError if it is missing, or has the form of another family (a list); LarkError if it
-    is not a size.
-    """
-    value = default if config.get(key) is None else config[key]
+    """A size. Raises KeyError if it is missing, or a list: the model is then of another family."""
+    value = config.get(key)
+    if value is None:
+        value = default
     if value is None or isinstance(value, list | dict):
         raise KeyError(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < LARGEST:
+    _require_whole(key, value)
+    return int(value)
+
+
+def _require_whole(key: str, value: Any) -> None:
+    """Refuse a size that is not a number, or absurd."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value < LARGEST_SIZE:
         raise LarkError(f"`{key}` must be a whole number of at least 1, not {quoted(value)}")
-    return value
 
 
 def config_of(student: Student) -> dict[str, Any] | None:
@@ -149,5 +159,6 @@ def _cached(student: Student) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # light, but rarely needed
 
-    found = try_to_load_from_cache(student.path, "config.json", revision=student.revision)
-    return Path(found) if isinstance(found, str) else None
+    # None if it was never requested; an object that is not a path if it is known to be missing.
+    file = try_to_load_from_cache(student.path, "config.json", revision=student.revision)
+    return Path(file) if isinstance(file, str) else None

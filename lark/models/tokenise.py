@@ -53,13 +53,10 @@ def uses_backend(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
-    methods = ("__call__", "_encode_plus", "_batch_encode_plus")
-    own = [
-        name
-        for name in methods
-        if getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None)
-    ]
-    return tokenizer.is_fast and not own
+    for name in ("__call__", "_encode_plus", "_batch_encode_plus"):
+        if getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None):
+            return False
+    return tokenizer.is_fast
 
 
 def _by_backend(tokenizer: "PreTrainedTokenizerBase", texts: list[str], offsets: bool) -> Iterator[Tokens]:
@@ -87,7 +84,8 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
     for text in texts:
         if batch and characters + len(text) > CHARACTERS_AT_ONCE:
             yield batch
-            batch, characters = [], 0
+            batch = []
+            characters = 0
         batch.append(text)
         characters += len(text)
     if batch:

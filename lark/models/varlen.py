@@ -26,22 +26,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lark.errors import LarkError
+from lark.models.sdpa_segments import CAUSAL, sdpa_per_segment
 
 log = logging.getLogger(__name__)
 
-VARLEN, SEGMENTS = "varlen", "sdpa_segments"
-CAUSAL = (-1, 0)
-"""`window_size`, in tokens before and after the query: everything before it, nothing after it."""
+VARLEN = "varlen"
+SEGMENTS = "sdpa_segments"
 LARGEST_HEAD = 256
 """Largest head dimension of the GPU kernel. It also has to be a multiple of 8."""
-SMALLEST_BLOCK = 256
-"""Queries that share a call of the sdpa kernel if there is a sliding window."""
 
 _passes_window: set[type] = set()
 """Configs of model families whose layers pass their sliding window to the attention function."""
@@ -68,17 +65,17 @@ class Segments:
     @classmethod
     def of(cls, lengths: Sequence[int], prefixes: Sequence[Tensor] | None = None) -> "Segments":
         """Segments of `lengths` tokens, one after the other."""
-        longest = max(lengths) if prefixes is None else max(map(add, lengths, map(len, prefixes)))
-        bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-        return cls(bounds, longest, None if prefixes is None else tuple(prefixes))
+        boundaries = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        if prefixes is None:
+            return cls(boundaries, max(lengths))
+        return cls(boundaries, max(map(add, lengths, map(len, prefixes))), tuple(prefixes))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Segments":
-        prefixes = (
-            None
-            if self.prefixes is None
-            else tuple(x.to(device, non_blocking=non_blocking) for x in self.prefixes)
-        )
-        return Segments(self.boundaries.to(device, non_blocking=non_blocking), self.longest, prefixes)
+        boundaries = self.boundaries.to(device, non_blocking=non_blocking)
+        if self.prefixes is None:
+            return Segments(boundaries, self.longest)
+        prefixes = tuple(prefix.to(device, non_blocking=non_blocking) for prefix in self.prefixes)
+        return Segments(boundaries, self.longest, prefixes)
 
     def arguments(self, model: nn.Module) -> dict[str, Any]:
         """Arguments for a model or its backbone, under the names that flash attention in transformers reads
@@ -89,9 +86,13 @@ class Segments:
         """
         if not takes_keywords(type(model).forward):
             return {}
-        both = {"cu_seq_lens": self.boundaries, "max_length": self.longest}
-        arguments = {f"{name}_{side}": value for name, value in both.items() for side in ("q", "k")}
-        return arguments if self.prefixes is None else {**arguments, "prefixes": self.prefixes}
+        arguments: dict[str, Any] = {}
+        for side in ("q", "k"):
+            arguments[f"cu_seq_lens_{side}"] = self.boundaries
+            arguments[f"max_length_{side}"] = self.longest
+        if self.prefixes is not None:
+            arguments["prefixes"] = self.prefixes
+        return arguments
 
 
 @cache
@@ -104,15 +105,15 @@ def _segments(arguments: dict[str, Any], position_ids: Tensor | None, length: in
     """The segments of one row: those in `arguments`, or else each run of positions that rise by 1 ([0 1 2 0
     1]: 3 and 2).
     """
-    boundaries, longest = arguments.get("cu_seq_lens_q"), arguments.get("max_length_q")
+    boundaries = arguments.get("cu_seq_lens_q")
+    longest = arguments.get("max_length_q")
     if boundaries is not None and longest is not None:
         return Segments(boundaries, longest, arguments.get("prefixes"))
     if position_ids is None:
         return Segments.of([length])
     starts = (position_ids[0].diff() != 1).nonzero().squeeze(1).add(1).tolist()
-    return Segments.of([stop - start for start, stop in pairwise([0, *starts, length])]).to(
-        position_ids.device
-    )
+    lengths = [stop - start for start, stop in pairwise([0, *starts, length])]
+    return Segments.of(lengths).to(position_ids.device)
 
 
 def packed_attention(
@@ -135,26 +136,18 @@ def packed_attention(
     Everything that is not a whole pack (a mask, several rows, a cache) uses ordinary sdpa.
     """
     _refuse_unknown(module, kwargs)
-    window = kwargs.get("sliding_window")
     if "sliding_window" in kwargs:
         _passes_window.add(type(getattr(module, "config", None)))
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     length = query.shape[2]
-    whole = attention_mask is None and causal and len(query) == 1 and length == key.shape[2]
-    segments = _segments(kwargs, position_ids, length) if whole else None
-    window = window if segments is not None and window is not None and window < segments.longest else None
+    is_pack = attention_mask is None and causal and len(query) == 1 and length == key.shape[2]
+    segments = _segments(kwargs, position_ids, length) if is_pack else None
+    window = None if segments is None else _window(kwargs.get("sliding_window"), segments)
     if segments is None or (len(segments.boundaries) == 2 and window is None):
         return sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=is_causal,
-            **kwargs,
-        )
+            module, query, key, value, attention_mask,
+            dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs,
+        )  # fmt: skip
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     bounds = (segments.boundaries, segments.boundaries, segments.longest, segments.longest)
     settings: dict[str, Any] = {
@@ -175,78 +168,12 @@ def packed_attention(
     return output[None], None
 
 
-def sdpa_per_segment(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = CAUSAL,
-    enable_gqa: bool = False,
-    dropout: float = 0.0,
-    prefixes: Sequence[Tensor] | None = None,
-) -> Tensor:
-    """`varlen_attn` on any device and in any precision: query [T, heads, d], key and value [T, kv_heads, d]
-    -> [T, heads, d].
-
-    The same arguments, for causal attention of segments that are the same in queries and keys. `max_q` and
-    `max_k` are not needed. Costs Σ t_i² (with a window w: Σ t_i w) and holds no mask of a whole segment.
-
-    `prefixes`: attention of a segment's prefix is computed again and left out, because the causal kernel
-    needs as many queries as keys. That is cheap compared with the layers' matrix products, which run on a
-    shared prefix once.
+def _window(sliding_window: int | None, segments: Segments) -> int | None:
+    """The sliding window, if any segment is longer. Otherwise it hides nothing, and the causal kernel is
+    faster.
     """
-    edges = list(pairwise(cu_seq_q.tolist()))
-    nothing = torch.arange(0, device=query.device)
-    outputs = []
-    for (start, stop), prefix in zip(edges, prefixes or [nothing] * len(edges), strict=True):
-        before = len(prefix)
-        size = before + stop - start
-        packed = (
-            torch.cat([x[prefix], x[start:stop]]) if before else x[start:stop] for x in (query, key, value)
-        )
-        q, k, v = (x.transpose(0, 1)[None] for x in packed)
-        if 0 <= window_size[0] < size - 1:
-            attended = _windowed_sdpa(q, k, v, window_size[0] + 1, scale, enable_gqa, dropout)
-        else:
-            attended = scaled_dot_product_attention(
-                q, k, v, dropout_p=dropout, is_causal=size > 1, scale=scale, enable_gqa=enable_gqa
-            )
-        outputs.append(attended[0].transpose(0, 1)[before:])
-    return torch.cat(outputs)
-
-
-def _windowed_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: int,
-    scale: float | None,
-    enable_gqa: bool,
-    dropout: float,
-) -> Tensor:
-    """Causal attention of [1, heads, n, d] to the last `window` tokens, in blocks of queries with the keys
-    that they see.
-    """
-    if enable_gqa:  # with a mask, kernels need as many keys as queries
-        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-    length, block = query.shape[2], max(window, SMALLEST_BLOCK)
-    outputs = []
-    for start in range(0, length, block):
-        stop, first = min(length, start + block), max(0, start - window + 1)
-        at = torch.arange(start, stop, device=query.device)[:, None]
-        seen = torch.arange(first, stop, device=query.device)
-        outputs.append(
-            scaled_dot_product_attention(
-                query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop],
-                attn_mask=(seen <= at) & (seen > at - window), dropout_p=dropout, scale=scale,
-            )
-        )  # fmt: skip
-    return torch.cat(outputs, dim=2)
+    hides = sliding_window is not None and sliding_window < segments.longest
+    return sliding_window if hides else None
 
 
 def _precision(value: Tensor) -> torch.dtype:
@@ -258,16 +185,16 @@ def _precision(value: Tensor) -> torch.dtype:
 
 
 def why_not_kernel(query: Tensor, value: Tensor, dtype: torch.dtype, dropout: float) -> str | None:
-    """What PyTorch's variable-length kernel does not support in this call; None if it can be used."""
+    """The reason why PyTorch's variable-length kernel cannot be used in this call; None if it can."""
     if not _has_kernel(query.device):
         return f"the device {query.device} does not support it (it needs an Ampere GPU or newer)"
     if dtype not in (torch.bfloat16, torch.float16):
         return f"the precision is {str(dtype).removeprefix('torch.')}, not bfloat16 or float16"
     if dropout:
         return f"attention dropout is {dropout:g}"
-    sizes = (query.shape[-1], value.shape[-1])
-    if sizes[0] != sizes[1] or sizes[0] % 8 or sizes[0] > LARGEST_HEAD:
-        return f"the head dimensions of queries and values are {sizes[0]} and {sizes[1]}"
+    size = query.shape[-1]
+    if size != value.shape[-1] or size % 8 or size > LARGEST_HEAD:
+        return f"the head dimensions of queries and values are {size} and {value.shape[-1]}"
     return None
 
 
@@ -297,10 +224,10 @@ def _refuse_unknown(module: nn.Module, kwargs: dict[str, Any]) -> None:
         "s_aux": "attention sinks",
         "position_bias": "position biases",
     }
-    for name, what in extras.items():
+    for name, feature in extras.items():
         if kwargs.get(name) is not None:
             raise LarkError(
-                f"{type(module).__name__} has {what}, which sdpa and varlen attention do not compute: set "
+                f"{type(module).__name__} has {feature}, which sdpa and varlen attention do not compute: set "
                 "student.attention=eager, or on a GPU an implementation that does."
             )
 
@@ -321,28 +248,18 @@ def packed_mask(
     do: whether this one does is known after its first forward pass.
     """
     config = kwargs.get("config")
-    windowed = local_size is not None
-    applied = (
-        batch_size == 1
-        and local_size == getattr(config, "sliding_window", None)
-        and type(config) in _passes_window
-    )
-    if attention_mask is None and q_length == kv_length and not use_vmap and (applied or not windowed):
+    is_models = local_size == getattr(config, "sliding_window", None)
+    applies_window = batch_size == 1 and is_models and type(config) in _passes_window
+    is_causal = attention_mask is None and q_length == kv_length and not use_vmap
+    if is_causal and (local_size is None or applies_window):
         return None
     return sdpa_mask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        attention_mask=attention_mask,
-        local_size=local_size,
-        use_vmap=use_vmap,
-        **kwargs,
-    )
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length,
+        attention_mask=attention_mask, local_size=local_size, use_vmap=use_vmap, **kwargs,
+    )  # fmt: skip
 
 
-for _name, _attention in (
-    (VARLEN, packed_attention),
-    (SEGMENTS, partial(packed_attention, gpu_kernel=False)),
-):
-    AttentionInterface.register(_name, _attention)
+AttentionInterface.register(VARLEN, packed_attention)
+AttentionInterface.register(SEGMENTS, partial(packed_attention, gpu_kernel=False))
+for _name in (VARLEN, SEGMENTS):
     AttentionMaskInterface.register(_name, packed_mask)

@@ -19,9 +19,9 @@ from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
 from lark.models import load
+from lark.models.chat_template import control_tokens, render
 from lark.models.dialogue import response_text
 from lark.models.literal import Literal
-from lark.models.rendering import control_tokens, render
 from lark.names import is_demo
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from lark.config import Config
 from lark.errors import LarkError
+from lark.models.checks import not_finite
 from lark.models.head import LogitRule
-from lark.models.weights import not_finite
 from lark.printing import counted
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Layout, seal, sync

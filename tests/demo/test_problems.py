@@ -9,24 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.demo import exams
-from lark.demo.problems import KINDS, LARGEST, LEVELS, OPTIONS, Problem, draw, reserved, seeded
+from lark.demo.problems import (
+    KINDS,
+    LARGEST_NUMBER,
+    LEVELS,
+    OPTIONS,
+    ArithmeticProblem,
+    draw,
+    reserved,
+    seeded,
+)
 from tests.demo.independent_arithmetic import evaluate
 
 SEEDS = st.integers(0, 10**9)
 
 
 @st.composite
-def any_problem(take: st.DrawFn) -> Problem:
+def any_problem(take: st.DrawFn) -> ArithmeticProblem:
     return draw(take(st.sampled_from(KINDS)), take(st.sampled_from(LEVELS)), seeded(take(SEEDS)))
 
 
 @given(any_problem())
-def test_the_result_and_every_state_agree_with_an_independent_evaluation(problem: Problem) -> None:
+def test_the_result_and_every_state_agree_with_an_independent_evaluation(problem: ArithmeticProblem) -> None:
     assert {evaluate(state) for state in problem.states} == {evaluate(problem.result)}
 
 
 @given(any_problem())
-def test_the_states_are_what_the_question_asks(problem: Problem) -> None:
+def test_the_states_are_what_the_question_asks(problem: ArithmeticProblem) -> None:
     if not problem.opening:
         assert problem.states[0] in problem.question
     else:
@@ -35,14 +44,16 @@ def test_the_states_are_what_the_question_asks(problem: Problem) -> None:
 
 
 @given(any_problem())
-def test_every_intermediate_result_is_between_0_and_99(problem: Problem) -> None:
+def test_every_intermediate_result_is_between_0_and_99(problem: ArithmeticProblem) -> None:
     assert len(problem.states) == len(problem.steps) + 1 == problem.level + 1
     for step in problem.steps:
-        assert all(0 <= number <= LARGEST for number in (step.left, step.right, step.value))
+        assert all(0 <= number <= LARGEST_NUMBER for number in (step.left, step.right, step.value))
 
 
 @given(any_problem())
-def test_the_answer_is_the_letter_of_the_only_option_that_holds_the_result(problem: Problem) -> None:
+def test_the_answer_is_the_letter_of_the_only_option_that_holds_the_result(
+    problem: ArithmeticProblem,
+) -> None:
     if problem.kind != "choice":
         assert problem.answer == problem.result
         return
@@ -51,7 +62,7 @@ def test_the_answer_is_the_letter_of_the_only_option_that_holds_the_result(probl
 
     def holds(told: str) -> bool:
         numbers, value = [int(number) for number in re.findall(r"\d+", told)], int(problem.result)
-        return value < numbers[0] if "below" in told else numbers[0] <= value <= [*numbers, LARGEST][1]
+        return value < numbers[0] if "below" in told else numbers[0] <= value <= [*numbers, LARGEST_NUMBER][1]
 
     assert [letter for letter, told in listed.items() if holds(told)] == [problem.answer]
 

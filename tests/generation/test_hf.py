@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Pretr
 from lark.evaluation.benchmarks import load
 from lark.generation import hf_attention
 from lark.generation.engine import Engine, Generation, Request, Sampling, answers, documents
-from lark.generation.hf import HFEngine, next_token
+from lark.generation.hf import HFEngine
 from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import new_cache
+from lark.generation.hf_sampling import next_token
 from lark.models.load import load_chat
 from lark.models.prompts import NUMERIC
 from lark.models.students import DEMO
@@ -198,7 +199,7 @@ def test_blocks_of_rows_read_their_own_columns(
     family: type[PretrainedConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits of a step, for rows of very different lengths, are those of plain sdpa over the whole cache."""
-    monkeypatch.setattr(hf_attention, "ROWS", 2)
+    monkeypatch.setattr(hf_attention, "BLOCK_ROWS", 2)
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = family(
         **shape, num_key_value_heads=2, vocab_size=97, max_position_embeddings=64, sliding_window=8

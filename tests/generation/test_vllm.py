@@ -57,11 +57,14 @@ found["again"] = words(answers(engine, asked[::-1], five))[::-1]
 found["next_seed"] = words(answers(engine, [replace(asked[0], seed=asked[0].seed + 1)], five))
 first = next(engine.generate(asked, five))  # and no more: the rest must not turn up in the next call
 found["after_a_stop"] = words(answers(engine, asked[:2], greedy))
-brief = Asker(Judge(path="demo", style="brief", max_length=512, max_new_tokens=24), *load_tokenizer(str(DEMO), Judge()))
+judge = Judge(path="demo", style="brief", max_length=512, max_new_tokens=24)
+brief = Asker(judge, *load_tokenizer(str(DEMO), Judge()))
 verdict = [Request(brief.prompt(p.question, "It is 7.")[0], i, 24) for i, p in enumerate(problems)]
-found["brief"] = [group[0].text for group in answers(engine, verdict, replace(brief.sampling(1), temperature=2.0))]
+hot = replace(brief.sampling(1), temperature=2.0)
+found["brief"] = [group[0].text for group in answers(engine, verdict, hot)]
 full = replace(greedy, temperature=1.0, schema=schema("paper", longest_text=12))
-found["full"] = [group[0].text for group in answers(engine, [Request(asked[0].prompt, i, 350) for i in range(3)], full)]
+long = [Request(asked[0].prompt, i, 350) for i in range(3)]
+found["full"] = [group[0].text for group in answers(engine, long, full)]
 engine.close()
 found["children"] = [process.name() for process in psutil.Process().children(recursive=True)]
 found["lark"] = sys.modules["lark"].__file__

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat, ChatOptions, Encoded
+from lark.models.chat_template import render
 from lark.models.dialogue import Dialogue, as_text, dialogue_of, split_thinking
 from lark.models.load import load_tokenizer
-from lark.models.rendering import render
 from lark.models.students import DEMO
 
 trl = pytest.importorskip("trl")

