@@ -62,8 +62,8 @@ def grams(texts: Sequence[str]) -> sparse.csr_matrix:
     _, letters = np.unique(characters, return_inverse=True)
     codes = letters.astype(np.int64)
     for width in (1, 2, 4):  # letters per code: each round doubles it
-        left, right = codes[:-width], codes[width:]
-        _, codes = np.unique(left * (codes.max() + 1) + right, return_inverse=True)
+        pairs = codes[:-width] * (codes.max() + 1) + codes[width:]
+        _, codes = np.unique(pairs, return_inverse=True)
     # A gram belongs to the text it starts in. Grams that extend into the next text are discarded.
     starts = np.cumsum(lengths) - lengths
     owner = np.repeat(np.arange(len(padded)), lengths)[: len(codes)]

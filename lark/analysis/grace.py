@@ -24,7 +24,7 @@ from lark.scoring.learnability import Floats
 DIMENSION = 512
 SPLITS = 10
 HELD_OUT_SHARE = 0.1
-"""Of the questions, in the smaller part."""
+"""Share of the questions in the smaller part."""
 SMOOTHING = 1e-3
 """ν."""
 

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from lark.analysis import checks, parts, sketched
-from lark.analysis.corpus import corpus_rate
+from lark.analysis.corpus_rate import corpus_rate
 from lark.analysis.gradients import Anchor, Gram, gram_matrix, passes
 from lark.analysis.jacobian import head_norm, jacobian_norm2
 from lark.analysis.kinds import GRADIENTS_TABLE
@@ -32,7 +32,7 @@ from lark.selection.write import TRAINING_SET
 from lark.store.integrity import verify
 from lark.training.checkpoints import CURVE
 from lark.training.curves import flow_times
-from lark.training.examples import Example, read_examples
+from lark.training.encoded_set import Example, read_examples
 from lark.training.export import SNAPSHOTS
 from lark.work.devices import start_torch
 from lark.work.operation import Counts, Job

@@ -80,25 +80,25 @@ class Check:
 
 
 ARITHMETIC = "lark.gpu_check.arithmetic"
-STAGES = "lark.gpu_check.stages"
+WHOLE_STAGES = "lark.gpu_check.stages"
 ZERO2 = "lark.gpu_check.gradients:zero2"
 CHECKS = (
     Check("gpus", "PyTorch computes on every GPU", f"{ARITHMETIC}:gpus", most=64, limit=120),
     Check("kernel", "scoring kernel = float64", f"{ARITHMETIC}:kernel", cpu=1, cpu_environment=ON_CPU),
     Check("loss", "weighted loss in bf16 = float64", f"{ARITHMETIC}:loss", cpu=1),
     Check("attention", "packed attention = float64, with gradients", f"{ARITHMETIC}:attention", cpu=1),
-    Check("scoring", "2 processes score like 1", f"{STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("scoring", "2 processes score like 1", f"{WHOLE_STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
     Check("zero2", "ZeRO-2 with Liger gives the direct gradient", ZERO2, gpus=2, most=2, cpu=2, limit=600),
     Check(
-        "resume", "a killed training resumes to the same weights", f"{STAGES}:resume",
+        "resume", "a killed training resumes to the same weights", f"{WHOLE_STAGES}:resume",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{STAGES}:vllm",
+        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{WHOLE_STAGES}:vllm",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{STAGES}:tensor_parallel",
+        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{WHOLE_STAGES}:tensor_parallel",
         gpus=2, most=2, limit=900,
     ),
 )  # fmt: skip

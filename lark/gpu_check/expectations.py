@@ -1,4 +1,4 @@
-"""What must be true for a check to pass: each function raises the LarkError that the table then shows."""
+"""The conditions for a check to pass. Each function raises the LarkError that the table then shows."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def expect_one_file(files: list[Path], pattern: str) -> None:
 
 
 def expect_success(code: int, output: str) -> None:
-    """Of run.py, whose error is the last line that begins with `error:`, if there is one."""
+    """Success of run.py. Its error is the last line that begins with `error:`, if there is one."""
     if code == 0:
         return
     lines = [line for line in output.splitlines() if line.strip()]

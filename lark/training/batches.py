@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch.utils.data import Dataset
 
 from lark.config import Config
-from lark.training.examples import Example
+from lark.training.encoded_set import Example
 from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded, plan_batches
 from lark.training.training_set import TrajectoryKey
 

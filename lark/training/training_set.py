@@ -14,7 +14,7 @@ from lark.training.checks import check_not_empty, check_roles, check_single
 
 TOKEN_WEIGHTS = "token_weights"
 LARGEST_WEIGHT = 1e6
-"""Of a token. A larger one would only make the loss overflow."""
+"""Largest weight of a token. A larger one would only make the loss overflow."""
 COLUMNS_OF_SET = "A line of a training set has question_id, candidate_id, weight and messages."
 COLUMNS_OF_TOKENS = (
     f"A line has question_id, candidate_id and {TOKEN_WEIGHTS}. Leave out trajectories whose tokens all"

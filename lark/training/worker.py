@@ -24,7 +24,7 @@ from lark.store.store import write_text
 from lark.training.batches import GlobalBatches, plan_steps
 from lark.training.checkpoints import CURVE, Sharding, changed, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
-from lark.training.examples import Example, read_examples, with_token_weights
+from lark.training.encoded_set import Example, read_examples, with_token_weights
 from lark.training.export import Exporter
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, keep_exact, quantization

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lark.analysis import gradients
-from lark.analysis.corpus import corpus_rate
+from lark.analysis.corpus_rate import corpus_rate
 from lark.analysis.decay_rate import rate
 from lark.analysis.gradients import HEAD_WEIGHT, Anchor, gram_matrix, passes
 from lark.errors import LarkError

@@ -36,7 +36,7 @@ from lark.store.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
 from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
-from lark.training.examples import read_examples, with_token_weights
+from lark.training.encoded_set import read_examples, with_token_weights
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.trainer import arguments, save_steps, trains_nothing

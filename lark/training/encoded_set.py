@@ -1,4 +1,4 @@
-"""Selected trajectories as tokens with their weights, ready to train on."""
+"""A training set as tokens with weights, ready to train on."""
 
 import logging
 from dataclasses import dataclass, replace
