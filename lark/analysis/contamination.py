@@ -68,6 +68,7 @@ def grams(texts: Sequence[str]) -> sparse.csr_matrix:
     starts = np.cumsum(lengths) - lengths
     owner = np.repeat(np.arange(len(padded)), lengths)[: len(codes)]
     inside = np.arange(len(codes)) + GRAM <= (starts + lengths)[owner]
+    # Row and column in one number, so that a single sort removes repeated grams of a text.
     width = int(codes.max(initial=0)) + 1
     cells = np.unique(owner[inside] * width + codes[inside])
     ones = np.ones(len(cells), dtype=np.int32)

@@ -56,6 +56,7 @@ def corpus_rate(
         hooks.append(parameter.register_post_accumulate_grad_hook(add))
     total = 0.0
     for indices in batches([len(t.ids) for t in trajectories], batch_tokens, padded=True):
+        # The global batch is 1: the q_i already are shares of the whole corpus.
         batch = [trajectories[i] for i in indices]
         ids, targets = _padded(batch)
         segment = torch.arange(len(batch)).repeat_interleave(ids.shape[1])

@@ -135,6 +135,7 @@ def lift(plane: Floats, point: Floats) -> Floats:
     prior = rates.uniform(K)
     constraints = np.concatenate([plane, np.ones((1, K))])
     targets = np.array([*(plane @ prior + point), 1.0])
+    # Non-negative least squares knows no equalities: they are rows with a large weight.
     matrix = np.concatenate([np.eye(K), STIFFNESS * constraints])
     q, _ = nnls(matrix, np.concatenate([prior, STIFFNESS * targets]))
     return np.asarray(q / q.sum())
@@ -147,5 +148,6 @@ def _padded(values: Floats) -> tuple[float, float]:
 
 def _inside(corners: Floats, points: Floats) -> np.ndarray:
     """A mask of the points inside the projected simplex, the convex hull of its projected vertices."""
+    # A point is inside if no facet's half-plane excludes it, up to rounding.
     facets = ConvexHull(corners).equations
     return np.asarray((points @ facets[:, :2].T + facets[:, 2] <= 1e-12).all(axis=1))

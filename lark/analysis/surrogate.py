@@ -140,6 +140,7 @@ def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = N
     columns = {
         "budget": list(budgets),
         "recall": np.mean(recalls, axis=0),
+        # Over questions, which are the independent samples.
         "std": np.std(recalls, axis=0, ddof=1) if len(questions) > 1 else np.full(len(budgets), np.nan),
         "random": [np.mean([budget / question.K for question in questions]) for budget in budgets],
         "attained": np.mean(shares, axis=0),

@@ -149,7 +149,7 @@ def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    q = np.clip(minimum.x, 0, None)
+    q = np.clip(minimum.x, 0, None)  # SLSQP leaves the bounds by rounding
     return float(rates.rate(gram, brier, q / q.sum())), largest
 
 
@@ -174,7 +174,7 @@ class Inequality:
         slack = np.divide(
             right - left, np.abs(right), out=np.where(left <= right, 0.0, -np.inf), where=right != 0
         )
-        slack[~np.isfinite(right)] = 1.0
+        slack[~np.isfinite(right)] = 1.0  # an infinite bound holds everywhere
         at = int(slack.argmin())
         return {
             "left": float(left[at]),
@@ -275,6 +275,7 @@ def _score_bounds(question: Question, c: Constants, G: Floats) -> list[Inequalit
 def _shape(question: Question, G: Floats, q: Floats, seed: int) -> list[Inequality]:
     """ρ on segments between weights q, and at the vertices."""
     losses = question.losses
+    # Random pairs of the same weights: their segments cross the whole simplex.
     other = q[np.random.default_rng(seed).permutation(len(q))]
     share = np.random.default_rng(seed).uniform(size=len(q))[:, None]
     between = rates.rate(G, losses, share * q + (1 - share) * other)

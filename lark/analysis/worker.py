@@ -226,6 +226,7 @@ def sample(pool: Path, questions: int, seed: int) -> list[str]:
     usable = [question for question, size in sizes.items() if size >= 2]
     checks.check_sampled(usable)
 
+    # By hash, so that a larger sample contains the smaller one and the pool's order does not matter.
     def digest(question: str) -> bytes:
         return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()
 
