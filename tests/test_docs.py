@@ -29,7 +29,7 @@ from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
 from lark.scoring import methods
 from lark.selection.write import write_selection
-from lark.training.worker import read_examples
+from lark.training.encoded_set import read_examples
 from tests.conftest import ROOT, composed, job_of
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -11,7 +11,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.evaluation.grade import GRADES, METRICS
 from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
-from lark.training.checkpoints import CHECKPOINT, HELD_OUT
+from lark.training.checkpoints import CHECKPOINT, HELD_OUT_LOSSES
 from lark.training.training_set import shown
 
 
@@ -55,10 +55,10 @@ def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     if checkpoint is None or measured is None or sweep.store.state(checkpoint) != "finished":
         return None
     folder = sweep.store.path(checkpoint)
-    if not (folder / HELD_OUT).exists():
+    if not (folder / HELD_OUT_LOSSES).exists():
         return None
-    verify(folder, HELD_OUT)
-    by_question = losses_by_question(folder / HELD_OUT, Path(measured))
+    verify(folder, HELD_OUT_LOSSES)
+    by_question = losses_by_question(folder / HELD_OUT_LOSSES, Path(measured))
     return np.array([np.mean(by_question[question]) for question in sorted(by_question)])
 
 

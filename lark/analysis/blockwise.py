@@ -14,8 +14,10 @@ from transformers import AttentionInterface
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NAME = "lark_blockwise"
+BLOCKWISE = "lark_blockwise"
+"""Name of this implementation in transformers."""
 BLOCK = 256
+"""Queries per block."""
 
 
 def blockwise_attention(
@@ -29,39 +31,42 @@ def blockwise_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; returns [b, T,
-    heads, d].
+    """softmax(scale · q kᵀ) v for q [b, heads, T, d] and k, v with as many heads or fewer; [b, T, heads, d].
 
     Transformers creates no mask for an attention function that it does not know: causality and the window
     are applied here.
     """
-    T, scale = query.shape[2], query.shape[3] ** -0.5 if scaling is None else scaling
-    shared = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))
+    T = query.shape[2]
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    queries_per_key = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(queries_per_key, dim=1)
+    value = value.repeat_interleave(queries_per_key, dim=1)
     position = torch.arange(T, device=query.device)
-    done = []
+    outputs = []
     for start in range(0, T, BLOCK):
         stop = min(T, start + BLOCK)
         scores = query[:, :, start:stop] @ key[:, :, :stop].transpose(2, 3) * scale
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        ahead = position[start:stop, None] - position[None, :stop]
-        seen = ahead >= 0 if sliding_window is None else (ahead >= 0) & (ahead < sliding_window)
-        weights = scores.masked_fill(~seen, float("-inf")).softmax(
-            -1, dtype=torch.promote_types(scores.dtype, torch.float32)
-        )
-        done.append(weights.to(value.dtype) @ value[:, :, :stop])
-    return torch.cat(done, dim=2).transpose(1, 2).contiguous(), None
+        distance = position[start:stop, None] - position[None, :stop]
+        visible = distance >= 0
+        if sliding_window is not None:
+            visible &= distance < sliding_window
+        scores = scores.masked_fill(~visible, float("-inf"))
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        outputs.append(weights.to(value.dtype) @ value[:, :, :stop])
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, blockwise_attention)
+AttentionInterface.register(BLOCKWISE, blockwise_attention)
 
 
 @contextmanager
 def forward_mode(model: "PreTrainedModel") -> Iterator[None]:
     """The model with this attention and without recomputed activations, which forward mode does not need."""
-    attention, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation(NAME)
+    attention = model.config._attn_implementation
+    training = model.training
+    model.set_attn_implementation(BLOCKWISE)
     model.eval()
     try:
         with torch.no_grad():

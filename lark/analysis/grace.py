@@ -23,7 +23,7 @@ from lark.scoring.learnability import Floats
 
 DIMENSION = 512
 SPLITS = 10
-HELD_OUT = 0.1
+HELD_OUT_SHARE = 0.1
 """Share of the questions in the smaller part."""
 SMOOTHING = 1e-3
 """ν."""
@@ -31,21 +31,20 @@ SMOOTHING = 1e-3
 
 def grace(gradients: Floats, question: np.ndarray, seed: int = 0) -> float:
     """GRACE of one teacher's gradients [n, d], of the questions [n]. NaN with fewer than two questions."""
-    scores = [
-        float(np.trace(np.linalg.solve(smoothed(gradients[~inside]), second_moment(gradients[inside]))))
-        for inside in splits(question, seed)
-    ]
+    scores = []
+    for inside in splits(question, seed):
+        larger = smoothed(gradients[~inside])
+        smaller = second_moment(gradients[inside])
+        scores.append(float(np.trace(np.linalg.solve(larger, smaller))))
     return float(np.mean(scores)) if scores else float("nan")
 
 
 def splits(question: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """Which gradients are in the smaller part, for each split. All gradients of a question are in the same
-    part.
-    """
+    """A mask of the gradients in the smaller part, for each split. A question's gradients stay together."""
     names, codes = np.unique(question, return_inverse=True)
     if len(names) < 2:
         return
-    held_out = max(1, int(HELD_OUT * len(names)))
+    held_out = max(1, int(HELD_OUT_SHARE * len(names)))
     for number in range(SPLITS):
         chosen = np.random.default_rng([seed, number]).permutation(len(names))[:held_out]
         yield np.isin(codes, chosen)
@@ -64,18 +63,21 @@ def second_moment(gradients: Floats) -> Floats:
 
 
 def by_teacher(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per teacher: `grace`, the mean gradient norm (G-Norm), and the number of gradients and
-    questions.
-    """
+    """One row per teacher: `grace`, the mean gradient norm (G-Norm), numbers of gradients and questions."""
     vectors = directions(table["feature"]).astype(np.float64)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)  # stored in half precision
-    gradients = vectors * table["gradient_norm"].to_numpy()[:, None]
+    norms = table["gradient_norm"].to_numpy()
+    gradients = vectors * norms[:, None]
     questions = table["question_id"].to_numpy(dtype=str)
-    found = []
+    teachers = []
     for teacher, rows in table.groupby("teacher").indices.items():
-        found.append({
-            "teacher": str(teacher), "grace": grace(gradients[rows], questions[rows]),
-            "gnorm": float(table["gradient_norm"].to_numpy()[rows].mean()), "gradients": len(rows),
-            "questions": len(np.unique(questions[rows])),
-        })  # fmt: skip
-    return pd.DataFrame(found)
+        teachers.append(
+            {
+                "teacher": str(teacher),
+                "grace": grace(gradients[rows], questions[rows]),
+                "gnorm": float(norms[rows].mean()),
+                "gradients": len(rows),
+                "questions": len(np.unique(questions[rows])),
+            }
+        )
+    return pd.DataFrame(teachers)

@@ -1,5 +1,4 @@
-"""Exact full-parameter gradients of trajectories: their Gram matrix, and the gradient of a whole weighted
-corpus.
+"""Exact full-parameter gradients of trajectories, and their Gram matrix.
 
 K gradients of a student with P parameters are K × P numbers: 10 GB for 18 trajectories of a 135 M student,
 1 TB for 33 of a 7 B one. Only their K × K inner products are needed, and those are sums over parameters. So
@@ -28,19 +27,17 @@ from torch import Tensor
 
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state, logit_rule, predicting
-from lark.models.padding import right_padded
 from lark.models.recompute import recompute_activations
-from lark.scoring.forward import batches
 from lark.scoring.learnability import Floats
-from lark.training.loss import NO_TARGET, response_targets, weighted_loss
+from lark.training.loss import weighted_loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-HEAD = "head"
+HEAD_WEIGHT = "head"
 """Name of the head's weight, separate from the embedding even if they are tied."""
 HEAD_BIAS = "head bias"
-COLUMNS = 1 << 20
+FP64_COLUMNS = 1 << 20
 """Numbers of each gradient that are widened to fp64 at a time."""
 
 
@@ -81,21 +78,17 @@ class Piece:
 
 
 class Anchor:
-    """A student whose gradients are computed: its tensors by name, the head's use separate from the
-    embedding's.
-    """
+    """A student whose gradients are computed: its tensors by name, with the head as a tensor of its own."""
 
     def __init__(self, model: "PreTrainedModel", checkpointing: bool = False) -> None:
-        """`checkpointing` recomputes activations in the backward pass: slower, with one layer's memory
-        instead of all.
-        """
+        """`checkpointing` recomputes activations in the backward pass: slower, with one layer's memory."""
         self.model = model
         self.rule = logit_rule(model)
         layer = model.get_output_embeddings()
         self.tensors: dict[str, Tensor] = dict(model.base_model.named_parameters())
         self.tied: str | None = next((name for name, p in self.tensors.items() if p is layer.weight), None)
         # A separate leaf on the same memory: its gradient is that of the head's use alone.
-        self.tensors[HEAD] = layer.weight.detach()
+        self.tensors[HEAD_WEIGHT] = layer.weight.detach()
         self.bias = getattr(layer, "bias", None)
         if self.bias is not None:
             self.tensors[HEAD_BIAS] = self.bias
@@ -104,34 +97,37 @@ class Anchor:
 
     @property
     def head(self) -> Tensor:
-        return self.tensors[HEAD]
+        return self.tensors[HEAD_WEIGHT]
 
     @property
     def backbone(self) -> list[str]:
         """Names of everything but the head; of the embedding, its use as a lookup."""
-        return [name for name in self.tensors if name not in (HEAD, HEAD_BIAS)]
+        return [name for name in self.tensors if name not in (HEAD_WEIGHT, HEAD_BIAS)]
 
     def blocks(self, K: int, memory: int) -> list[list[Piece]]:
         """The tensors in order of depth, cut so that K gradients of a block take at most `memory` bytes (at
         least one entry).
         """
         capacity = max(1, memory // (K * self.head.element_size()))
-        pair = (self.tied, HEAD) if self.tied else ()
+        # A tied pair stays together: `cross` needs both gradients of the same entries.
+        pair = (self.tied, HEAD_WEIGHT) if self.tied else ()
         groups: list[tuple[str, ...]] = [pair] if pair else []
         groups += [(name,) for name in self.tensors if name not in pair]
-        found: list[list[Piece]] = [[]]
+        blocks: list[list[Piece]] = [[]]
         free = capacity
         for names in groups:
-            start, size = 0, self.tensors[names[0]].numel()
+            size = self.tensors[names[0]].numel()
+            start = 0
             while start < size:
-                if free < len(names) and found[-1]:
-                    found.append([])
+                if free < len(names) and blocks[-1]:
+                    blocks.append([])
                     free = capacity
                 stop = min(size, start + max(1, free // len(names)))
-                found[-1].append(Piece(names, start, stop))
-                free -= found[-1][-1].width
+                piece = Piece(names, start, stop)
+                blocks[-1].append(piece)
+                free -= piece.width
                 start = stop
-        return found
+        return blocks
 
     def want(self, names: set[str]) -> None:
         """Enable gradients for these tensors only."""
@@ -146,9 +142,13 @@ class Anchor:
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """ℓ_k = 1/|a_k| Σ_t -log π(y_t | x, y_<t) (paper, Sec. 3.1), as training computes it."""
-        zeros, one = torch.zeros_like(targets), torch.ones(1)
-        lengths = torch.tensor([len(targets)])
-        return weighted_loss(hidden, self.head, targets, zeros, one, lengths, 1, self.bias, rule=self.rule)[0]
+        segment = torch.zeros_like(targets)
+        weight = torch.ones(1)
+        length = torch.tensor([len(targets)])
+        loss, _ = weighted_loss(
+            hidden, self.head, targets, segment, weight, length, 1, self.bias, rule=self.rule
+        )
+        return loss
 
 
 def gram_matrix(
@@ -162,31 +162,38 @@ def gram_matrix(
     file `scratch`, which is overwritten and removed. `done` is called after each pass.
     """
     K = len(trajectories)
-    rest, head, cross = (np.zeros((K, K)) for _ in range(3))
+    gram = Gram(np.zeros((K, K)), np.zeros((K, K)), np.zeros((K, K)))
     for block in anchor.blocks(K, memory):
         names = list(dict.fromkeys(name for piece in block for name in piece.names))
+        tensors = [anchor.tensors[name] for name in names]
         anchor.want(set(names))
-        gradients = _buffer(anchor.head, K, sum(piece.width for piece in block), scratch)
-        for k, encoded in enumerate(trajectories):
+        rows = _buffer(anchor.head, K, sum(piece.width for piece in block), scratch)
+        for row, encoded in zip(rows, trajectories, strict=True):
             loss = anchor.loss(*anchor.hidden(encoded))
-            found = torch.autograd.grad(loss, [anchor.tensors[name] for name in names], allow_unused=True)
-            _keep(gradients[k], block, dict(zip(names, found, strict=True)))
+            gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+            _keep(row, block, dict(zip(names, gradients, strict=True)))
             done()
-        offset = 0
-        for piece in block:
-            size = piece.stop - piece.start
-            first = gradients[:, offset : offset + size]
-            second = gradients[:, offset + size : offset + piece.width]
-            if len(piece.names) == 1:
-                (head if piece.names[0] in (HEAD, HEAD_BIAS) else rest)[:] += _inner(first, first)
-            else:
-                rest += _inner(first, first)
-                head += _inner(second, second)
-                cross += _inner(second, first)
-            offset += piece.width
-        del gradients, first, second  # before the next block's are allocated: two of them exceed the bound
+        _add_products(gram, block, rows)
+        del rows, row  # before the next block's are allocated: two of them exceed the bound
     anchor.want(set())
-    return Gram(rest, head, cross)
+    return gram
+
+
+def _add_products(gram: Gram, block: list[Piece], rows: Tensor) -> None:
+    """Add the inner products of K gradients of a block to those of the blocks before it, in place."""
+    offset = 0
+    for piece in block:
+        size = piece.stop - piece.start
+        first = rows[:, offset : offset + size]
+        offset += piece.width
+        if len(piece.names) == 1:
+            part = gram.head if piece.names[0] in (HEAD_WEIGHT, HEAD_BIAS) else gram.rest
+            part += _inner(first, first)
+        else:
+            second = rows[:, offset - size : offset]
+            gram.rest[:] += _inner(first, first)
+            gram.head[:] += _inner(second, second)
+            gram.cross[:] += _inner(second, first)
 
 
 def passes(anchor: Anchor, K: int, memory: int) -> int:
@@ -195,110 +202,38 @@ def passes(anchor: Anchor, K: int, memory: int) -> int:
 
 
 def _keep(row: Tensor, block: list[Piece], gradients: dict[str, Tensor | None]) -> None:
-    """Write the block's entries of one trajectory's gradient into its row; zero where the loss does not
-    depend on a tensor.
-    """
+    """Write the block's entries of a trajectory's gradient into its row; 0 for tensors it does not use."""
     offset = 0
     for piece in block:
+        size = piece.stop - piece.start
         for name in piece.names:
-            gradient, size = gradients[name], piece.stop - piece.start
-            target = row[offset : offset + size]
+            gradient = gradients[name]
+            entries = row[offset : offset + size]
             if gradient is None:
-                target.zero_()
+                entries.zero_()
             else:
-                target.copy_(gradient.reshape(-1)[piece.start : piece.stop])
+                entries.copy_(gradient.reshape(-1)[piece.start : piece.stop])
             offset += size
 
 
 def _buffer(like: Tensor, K: int, width: int, scratch: Path | None) -> Tensor:
-    """[K, width], on disk if `scratch` is given: its pages count as cache, which the system reclaims when
-    necessary.
-    """
+    """[K, width], on disk if `scratch` is given: its pages are cache, which the system can reclaim."""
     if scratch is None:
         return like.new_empty(K, width)
-    whole = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
+    mapping = torch.from_file(str(scratch), shared=True, size=K * width, dtype=like.dtype)
     scratch.unlink()  # the mapping keeps it until it is released, however this process ends
-    return whole.view(K, width)
+    return mapping.view(K, width)
 
 
 def _inner(a: Tensor, b: Tensor) -> Floats:
     """a bᵀ for a, b [K, n], in fp64."""
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
-    for start in range(0, a.shape[1], COLUMNS):
-        left, right = (x[:, start : start + COLUMNS].double() for x in (a, b))
-        total += left @ right.T
+    for start in range(0, a.shape[1], FP64_COLUMNS):
+        columns = slice(start, start + FP64_COLUMNS)
+        total += a[:, columns].double() @ b[:, columns].double().T
     return np.asarray(total.cpu().numpy())
-
-
-@dataclass(frozen=True)
-class CorpusRate:
-    """ρ of a weighted corpus, and its two parts."""
-
-    loss: float
-    """L_total = Σ_i q_i ℓ_i."""
-    gradient_norm2: float
-    """||∇L_total||²."""
-
-    @property
-    def rate(self) -> float:
-        return self.gradient_norm2 / self.loss
-
-
-def corpus_rate(
-    anchor: Anchor,
-    trajectories: Sequence[Encoded],
-    weights: Sequence[float],
-    batch_tokens: int,
-    done: Callable[[int], object] = lambda tokens: None,
-) -> CorpusRate:
-    """ρ = ||∇L||² / L of L = Σ_i q_i ℓ_i over a whole corpus (paper, App. A.3), in one pass that holds one
-    gradient, in fp32.
-
-    `weights` are the q_i; `batch_tokens` bounds the tokens of a padded batch. A tied matrix counts once,
-    with both its uses.
-    """
-    parameters = list(anchor.model.parameters())
-    head = anchor.model.get_output_embeddings().weight
-    sums: dict[Tensor, Tensor] = {
-        p: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
-        for p in parameters
-    }
-
-    def add(
-        parameter: Tensor,
-    ) -> None:  # at once, so that a gradient exists only while its tensor is processed
-        assert parameter.grad is not None
-        sums[parameter].add_(parameter.grad)
-        parameter.grad = None
-
-    anchor.model.requires_grad_(True)
-    hooks = [parameter.register_post_accumulate_grad_hook(add) for parameter in parameters]
-    total = 0.0
-    for chosen in batches([len(t.ids) for t in trajectories], batch_tokens, padded=True):
-        picked = [trajectories[i] for i in chosen]
-        ids, targets = _padded(picked)
-        hidden = last_hidden_state(anchor.model, ids.to(head.device)).flatten(0, 1)
-        segment = torch.arange(len(picked)).repeat_interleave(ids.shape[1])
-        loss, _ = weighted_loss(
-            hidden, head, targets.flatten().to(head.device), segment.to(head.device),
-            torch.tensor([weights[i] for i in chosen], dtype=torch.float64),
-            torch.tensor([t.n_response for t in picked]), 1, anchor.bias, rule=anchor.rule,
-        )  # fmt: skip
-        loss.backward()
-        total += float(loss.detach())
-        done(sum(len(t.ids) for t in picked))
-    for hook in hooks:
-        hook.remove()
-    anchor.want(set())
-    return CorpusRate(total, sum(squared_norm(gradient) for gradient in sums.values()))
 
 
 def squared_norm(tensor: Tensor) -> float:
     """||x||² in fp64, without an fp64 copy of x."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64).square())
-
-
-def _padded(trajectories: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """Token ids and targets [b, t]."""
-    targets = [response_targets(trajectory) for trajectory in trajectories]
-    return right_padded([trajectory.ids for trajectory in trajectories]), right_padded(targets, NO_TARGET)

@@ -1,4 +1,4 @@
-"""What the analyses leave: kinds of artifacts and their files."""
+"""The kinds of artifacts that analyses write, and their files."""
 
 from lark.store.store import Kind
 

@@ -1,5 +1,4 @@
-"""Δρ(q) = ρ(q) - ρ(p) over the simplex of one question, on the plane that fits the path of q̂(B) best
-(paper, Fig. 3a).
+"""Δρ(q) = ρ(q) - ρ(p) over the simplex of a question, on the plane that fits the path of q̂(B) (paper, Fig. 3a).
 
 The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q
 of the simplex project to the same point of it; the one that is drawn is the closest to p, i.e. with the
@@ -15,8 +14,8 @@ from scipy.optimize import nnls
 from scipy.spatial import ConvexHull
 
 from lark.analysis import decay_rate as rates
+from lark.analysis.checks import check_plane
 from lark.analysis.questions import Question
-from lark.errors import LarkError
 from lark.scoring.learnability import Floats
 
 STIFFNESS = 1e5
@@ -59,99 +58,86 @@ class Landscape:
         }
 
     def table(self) -> pd.DataFrame:
-        """Everything that is drawn, as a tidy table: kind, budget or candidate, x, y, gain."""
+        """All data of the plot as a tidy table: kind, budget or candidate, x, y, gain."""
         x, y = np.meshgrid(self.grid_x, self.grid_y)
         inside = np.isfinite(self.gain)
         grid = pd.DataFrame({"x": x[inside], "y": y[inside], "gain": self.gain[inside]})
-        parts = [("path", self.path), ("vertex", self.vertices), ("grid", grid)]
-        return pd.concat([part.assign(kind=kind) for kind, part in parts], ignore_index=True).assign(
-            question_id=self.question_id
-        )
+        parts = {"path": self.path, "vertex": self.vertices, "grid": grid}
+        table = pd.concat([part.assign(kind=kind) for kind, part in parts.items()], ignore_index=True)
+        return table.assign(question_id=self.question_id)
 
 
 def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Landscape:
     """Δρ on a grid, along the path, at the vertices and at random weights."""
-    G, losses, K = question.gram.gram, question.losses, question.K
-    prior, path = rates.uniform(K), rates.budget_path(question.surrogate)
+    K = question.K
+    prior = rates.uniform(K)
+    prior_rate = float(rates.rate(question.gram.gram, question.losses, prior))
+
+    def gain(q: Floats) -> Floats:
+        return np.asarray(rates.rate(question.gram.gram, question.losses, q) - prior_rate)
+
+    path = rates.budget_path(question.surrogate)
     plane, explained = principal_plane(path - prior)
-    base = float(rates.rate(G, losses, prior))
-    corners, walked = (np.eye(K) - prior) @ plane.T, (path - prior) @ plane.T
-    x, y = (np.linspace(*_padded(corners[:, axis]), resolution) for axis in (0, 1))
+    corners = (np.eye(K) - prior) @ plane.T
+    x = np.linspace(*_padded(corners[:, 0]), resolution)
+    y = np.linspace(*_padded(corners[:, 1]), resolution)
     points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     inside = _inside(corners, points)
-    gain = np.full(len(points), np.nan)
-    lifted = np.array([lift(plane, point) for point in points[inside]])
-    gain[inside] = rates.rate(G, losses, lifted) - base
-    random = np.random.default_rng(seed).dirichlet(np.ones(K), SAMPLES)
-    path_table = pd.DataFrame(
-        {
-            "budget": range(1, K),
-            "x": walked[:, 0],
-            "y": walked[:, 1],
-            "gain": rates.rate(G, losses, path) - base,
-        }
-    )
-    vertices = pd.DataFrame(
-        {
-            "candidate_id": question.table["candidate_id"],
-            "teacher": question.table["teacher"],
-            "x": corners[:, 0],
-            "y": corners[:, 1],
-            "gain": rates.single_rates(G, losses) - base,
-        }
-    )
-    random_gain = rates.rate(G, losses, random) - base
+    grid = np.full(len(points), np.nan)
+    grid[inside] = gain(np.array([lift(plane, point) for point in points[inside]]))
+    walked = (path - prior) @ plane.T
+    steps = {"budget": range(1, K), "x": walked[:, 0], "y": walked[:, 1], "gain": gain(path)}
+    vertices = {
+        "candidate_id": question.table["candidate_id"],
+        "teacher": question.table["teacher"],
+        "x": corners[:, 0],
+        "y": corners[:, 1],
+        "gain": rates.single_rates(question.gram.gram, question.losses) - prior_rate,
+    }
     return Landscape(
         question.question_id,
         x,
         y,
-        gain.reshape(resolution, resolution),
-        path_table,
-        vertices,
+        grid.reshape(resolution, resolution),
+        pd.DataFrame(steps),
+        pd.DataFrame(vertices),
         explained,
-        base,
-        random_gain,
+        prior_rate,
+        gain(np.random.default_rng(seed).dirichlet(np.ones(K), SAMPLES)),
     )
 
 
 def path_gains(question: Question) -> pd.DataFrame:
     """Δρ(q̂(B)) and Δρ/ρ(p) for B = 1..K-1."""
-    G, losses = question.gram.gram, question.losses
-    base = float(rates.rate(G, losses, rates.uniform(question.K)))
-    gain = rates.rate(G, losses, rates.budget_path(question.surrogate)) - base
-    columns = {"budget": range(1, question.K), "gain": gain, "relative_gain": gain / base}
+    G = question.gram.gram
+    prior_rate = float(rates.rate(G, question.losses, rates.uniform(question.K)))
+    gain = rates.rate(G, question.losses, rates.budget_path(question.surrogate)) - prior_rate
+    columns = {"budget": range(1, question.K), "gain": gain, "relative_gain": gain / prior_rate}
     return pd.DataFrame({"question_id": question.question_id, **columns})
 
 
 def principal_plane(deviations: Floats) -> tuple[Floats, float]:
-    """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and the share
-    it explains.
+    """[2, K] an orthonormal basis of the plane of most variance of deviations from p [n, K], and its share.
 
     Signs are fixed (the largest entry of each axis is positive), so that the same question gives the same
     picture anywhere.
     """
     _, singular, axes = np.linalg.svd(deviations, full_matrices=False)
-    if len(singular) < 2 or singular[1] <= 1e-9 * singular[0]:
-        raise LarkError(
-            "A landscape needs a question with at least 3 candidates whose scores differ: choose another"
-            " question."
-        )
+    check_plane(int((singular > 1e-9 * singular[0]).sum()))
     plane = axes[:2]
     signs = np.sign(plane[np.arange(2), np.abs(plane).argmax(axis=1)])
     return plane * signs[:, None], float((singular[:2] ** 2).sum() / (singular**2).sum())
 
 
 def lift(plane: Floats, point: Floats) -> Floats:
-    """The q of the simplex that projects to `point` of the plane and is closest to p: a least-squares
-    problem with q ≥ 0.
-    """
+    """The q of the simplex that projects to `point` and is closest to p: a least-squares problem with q ≥ 0."""
     K = plane.shape[1]
     prior = rates.uniform(K)
     constraints = np.concatenate([plane, np.ones((1, K))])
     targets = np.array([*(plane @ prior + point), 1.0])
-    q, _ = nnls(
-        np.concatenate([np.eye(K), STIFFNESS * constraints]), np.concatenate([prior, STIFFNESS * targets])
-    )
+    # Non-negative least squares knows no equalities: they are rows with a large weight.
+    matrix = np.concatenate([np.eye(K), STIFFNESS * constraints])
+    q, _ = nnls(matrix, np.concatenate([prior, STIFFNESS * targets]))
     return np.asarray(q / q.sum())
 
 
@@ -161,6 +147,7 @@ def _padded(values: Floats) -> tuple[float, float]:
 
 
 def _inside(corners: Floats, points: Floats) -> np.ndarray:
-    """Whether points are inside the projected simplex, the convex hull of its projected vertices."""
-    hull = ConvexHull(corners)
-    return np.asarray((points @ hull.equations[:, :2].T + hull.equations[:, 2] <= 1e-12).all(axis=1))
+    """A mask of the points inside the projected simplex, the convex hull of its projected vertices."""
+    # A point is inside if no facet's half-plane excludes it, up to rounding.
+    facets = ConvexHull(corners).equations
+    return np.asarray((points @ facets[:, :2].T + facets[:, 2] <= 1e-12).all(axis=1))

@@ -1,13 +1,11 @@
-"""Write and merge the shards of an analysis. No model code: the pipeline merges them when all processes
-have finished.
-"""
+"""Write and merge the shards of an analysis. No model code: the pipeline merges them in its own process."""
 
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
-from lark.errors import LarkError
+from lark.analysis.checks import check_shards
 from lark.store.part_files import intact, write_part
 from lark.store.store import atomic
 
@@ -21,7 +19,7 @@ def write(table: pd.DataFrame, folder: Path, number: int) -> None:
 
 
 def is_done(folder: Path, number: int, column: str, expected: object) -> bool:
-    """Whether a shard exists and has the rows of one question or snapshot."""
+    """True if a shard exists and has the rows of this question or snapshot, and no others."""
     return intact(folder / name(number), lambda table: table[column].unique().to_pylist() == [expected])
 
 
@@ -29,10 +27,7 @@ def merge(folder: Path, file: str, count: int) -> dict[str, int]:
     """One table of all `count` shards, in their order; the shards are removed."""
     parts = [folder / name(number) for number in range(count)]
     missing = [part.name for part in parts if not part.exists()]
-    if missing:
-        raise LarkError(
-            f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command again."
-        )
+    check_shards(folder, missing, count)
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
     with atomic(folder / file) as draft:
         table.to_parquet(draft, index=False)

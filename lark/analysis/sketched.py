@@ -2,8 +2,7 @@
 g* agrees with the exact one, gradients of each teacher's trajectories for GRACE, and the quick mode of
 `analysis.name=gradients`.
 
-A `Measure` is what a process does with one question when it has loaded the student. worker.py divides the
-questions.
+A `Measure` is the work of a process on one question, with a loaded student. worker.py divides the questions.
 """
 
 import logging
@@ -15,6 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lark import config
+from lark.analysis.checks import check_finite
 from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
@@ -30,32 +31,37 @@ log = logging.getLogger(__name__)
 
 Trajectories: TypeAlias = Sequence[tuple[Mapping[str, Any], Encoded]]
 """The rows of a question in the pool, with their tokens."""
-Measure: TypeAlias = Callable[[str, Trajectories], pd.DataFrame]
+Advance: TypeAlias = Callable[[float], object]
+"""Reports progress; the parts of a question add up to 1."""
+Measure: TypeAlias = Callable[[str, Trajectories, Advance], pd.DataFrame]
 """Maps a question's name and trajectories to its table."""
 
 
-def load_student(job: Job) -> Student:
+def student_settings(job: Job) -> config.Student:
     """The student in `analysis.dtype`, regardless of student.dtype."""
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.half_only:
-        student = replace(student, attention="sdpa")
-    return Student.load(job.weights, student, start_torch(job), gradients=True)
+        return replace(student, attention="sdpa")
+    return student
+
+
+def load_student(job: Job) -> Student:
+    return Student.load(job.weights, student_settings(job), start_torch(job), gradients=True)
 
 
 def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[TrajectoryGradient]:
     """The gradients of some trajectories, in their order, in batches that fit."""
     hardware = job.config.hardware
     budget = hardware.train_tokens if isinstance(sketcher, BackwardSketcher) else hardware.score_tokens
-    found: dict[int, TrajectoryGradient] = {}
-    for batch in batches([len(e.ids) for e in encoded], budget, padded=not sketcher.student.packs):
-        found |= zip(batch, sketcher([encoded[i] for i in batch]), strict=True)
-    return [found[i] for i in range(len(encoded))]
+    lengths = [len(e.ids) for e in encoded]
+    gradients: dict[int, TrajectoryGradient] = {}
+    for batch in batches(lengths, budget, padded=not sketcher.student.packs):
+        gradients |= zip(batch, sketcher([encoded[i] for i in batch]), strict=True)
+    return [gradients[i] for i in range(len(encoded))]
 
 
 def quick_gram(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> Gram:
-    """The Gram matrix of sketched gradients: of the output projections and of the head, in place of all
-    parameters.
-    """
+    """The Gram matrix of sketched gradients: of the output projections and the head, not of all parameters."""
     candidates = Candidates.of(sketched(sketcher, encoded, job))
     return Gram(candidates.layers, candidates.head, np.zeros_like(candidates.head))
 
@@ -63,22 +69,24 @@ def quick_gram(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> Gram
 def estimates(job: Job) -> Measure:
     """g* of each trajectory of a question from both kinds of sketches."""
     student = load_student(job)
+    sketchers: dict[str, Sketcher] = {}
     try:
-        forward: Sketcher | None = forward_sketcher(student, job.config)
+        sketchers["g_gram"] = forward_sketcher(student, job.config)
     except LarkError as error:
         log.warning("Without lark_gram: %s", error)
-        forward = None
-    columns = {"g_gram": forward, "g_exact": backward_sketcher(student, job.config)}
+    sketchers["g_exact"] = backward_sketcher(student, job.config)
 
-    def measured(name: str, rows: Trajectories) -> pd.DataFrame:
+    def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         encoded = [e for _, e in rows]
-        values = {
-            column: np.nan if sketcher is None else Candidates.of(sketched(sketcher, encoded, job)).g_star
-            for column, sketcher in columns.items()
+        columns: dict[str, Any] = {
+            "question_id": name,
+            "candidate_id": [row["candidate_id"] for row, _ in rows],
+            "g_gram": np.nan,  # if the student has no forward sketches
         }
-        return pd.DataFrame(
-            {"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows], **values}
-        )
+        for column, sketcher in sketchers.items():
+            columns[column] = Candidates.of(sketched(sketcher, encoded, job)).g_star
+        advance(1)
+        return pd.DataFrame(columns)
 
     return measured
 
@@ -89,12 +97,11 @@ def teacher_gradients(job: Job) -> Measure:
     device = sketcher.student.head.weight.device
     fold = Fold.of(job.config.sketch.seed, "grace", sketcher.numbers, DIMENSION, device)
 
-    def measured(name: str, rows: Trajectories) -> pd.DataFrame:
+    def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         gradients = sketched(sketcher, [e for _, e in rows], job)
         norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
-        if not np.isfinite(norms).all():
-            raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
-        found = {
+        check_finite(name, bool(np.isfinite(norms).all()))
+        columns = {
             "question_id": name,
             "candidate_id": [row["candidate_id"] for row, _ in rows],
             "teacher": [row["teacher"] for row, _ in rows],
@@ -102,6 +109,7 @@ def teacher_gradients(job: Job) -> Measure:
             "gradient_norm": norms,
             "feature": [feature(g, fold) for g in gradients],
         }
-        return pd.DataFrame(found)
+        advance(1)
+        return pd.DataFrame(columns)
 
     return measured

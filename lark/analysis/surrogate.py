@@ -1,5 +1,4 @@
-"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions over
-questions.
+"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions.
 
 Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of
 g*. That aligns questions with one another, so the pooled correlations of the paper contain the differences
@@ -20,30 +19,34 @@ from scipy import stats
 
 from lark.analysis.decay_rate import diagonal_score
 from lark.analysis.questions import Question, trajectories
-from lark.scoring.learnability import Floats
+from lark.scoring.learnability import Floats, Integers
 
 LARGEST_BUDGET = 10
+RECALLS_SHOWN = (1, 3, 10)
+ATTAINED_SHOWN = 3
+"""Budgets in the summary, if the questions have enough candidates."""
 
 
 def rescale(surrogate: Floats, exact: Floats) -> Floats:
     """g-hat with the mean and standard deviation of g*; only the mean if g-hat is constant."""
     spread = surrogate.std()
-    shape = (surrogate - surrogate.mean()) / spread if spread > 0 else np.zeros_like(surrogate)
-    return np.asarray(exact.mean() + exact.std() * shape)
+    if not spread > 0:  # also without scores: NaN
+        return np.full_like(surrogate, exact.mean())
+    return np.asarray(exact.mean() + exact.std() * ((surrogate - surrogate.mean()) / spread))
 
 
 def recall(surrogate: Floats, exact: Floats, budget: int) -> float:
     """|top_B(g-hat) ∩ top_B(g*)| / B; the first candidates in case of ties."""
-    chosen, best = (
-        set(np.argsort(-scores, kind="stable")[:budget].tolist()) for scores in (surrogate, exact)
-    )
-    return len(chosen & best) / budget
+    return len(np.intersect1d(_top(surrogate, budget), _top(exact, budget))) / budget
 
 
 def attained(surrogate: Floats, exact: Floats, budget: int) -> float:
     """The share of the attainable g* that a selection gets: Σ g* over top_B(g-hat) / Σ g* over top_B(g*)."""
-    chosen, best = (np.argsort(-scores, kind="stable")[:budget] for scores in (surrogate, exact))
-    return float(exact[chosen].sum() / exact[best].sum())
+    return float(exact[_top(surrogate, budget)].sum() / exact[_top(exact, budget)].sum())
+
+
+def _top(scores: Floats, budget: int) -> Integers:
+    return np.argsort(-scores, kind="stable")[:budget]
 
 
 def relative_error(surrogate: Floats, exact: Floats) -> float:
@@ -53,7 +56,7 @@ def relative_error(surrogate: Floats, exact: Floats) -> float:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What App. B.8 reports, and what it leaves open."""
+    """The numbers of App. B.8, and those that it leaves open."""
 
     pairs: pd.DataFrame
     """One row per trajectory: `trajectories` and g_hat_rescaled."""
@@ -78,42 +81,48 @@ class Agreement:
 
     def summary(self) -> dict[str, float]:
         """The numbers of the figure and the text, by name."""
-        by_budget, shares = (self.recalls.set_index("budget")[name] for name in ("recall", "attained"))
+        by_budget = self.recalls.set_index("budget")
+        budgets = by_budget.index
+        recalls = {f"recall@{b}": float(by_budget["recall"][b]) for b in RECALLS_SHOWN if b in budgets}
+        attained = {}
+        if ATTAINED_SHOWN in budgets:
+            attained[f"attained@{ATTAINED_SHOWN}"] = float(by_budget["attained"][ATTAINED_SHOWN])
+        questions = self.questions
         return {
             "pearson": self.pearson,
             "spearman": self.spearman,
-            "pearson_within": float(self.questions["pearson"].mean()),
-            "spearman_within": float(self.questions["spearman"].mean()),
-            **{
-                f"recall@{budget}": float(by_budget[budget])
-                for budget in (1, 3, 10)
-                if budget in by_budget.index
-            },
-            **{f"attained@{budget}": float(shares[budget]) for budget in (3,) if budget in shares.index},
-            "error_mean": float(self.questions["error"].mean()),
-            "error_median": float(self.questions["error"].median()),
-            "error_raw_mean": float(self.questions["error_raw"].mean()),
-            "error_raw_median": float(self.questions["error_raw"].median()),
-            "mean_cosine": float(self.questions["mean_cosine"].mean()),
-            "pearson_proxy": float(self.questions["pearson_proxy"].mean()),
-            "pearson_diagonal": float(self.questions["pearson_diagonal"].mean()),
+            "pearson_within": float(questions["pearson"].mean()),
+            "spearman_within": float(questions["spearman"].mean()),
+            **recalls,
+            **attained,
+            "error_mean": float(questions["error"].mean()),
+            "error_median": float(questions["error"].median()),
+            "error_raw_mean": float(questions["error_raw"].mean()),
+            "error_raw_median": float(questions["error_raw"].median()),
+            "mean_cosine": float(questions["mean_cosine"].mean()),
+            "pearson_proxy": float(questions["pearson_proxy"].mean()),
+            "pearson_diagonal": float(questions["pearson_diagonal"].mean()),
         }
 
 
 def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = None) -> Agreement:
-    """g-hat, or other scores of each question's candidates, against g*, with budgets up to 10, or K-1 of
-    the smallest question.
+    """g-hat, or other scores of each question's candidates, against g*.
+
+    Budgets go up to 10, or to K-1 of the smallest question.
     """
+    if scores is None:
+        scores = [question.surrogate for question in questions]
     smallest = min(question.K for question in questions)
     budgets = range(1, min(LARGEST_BUDGET, smallest - 1) + 1)
-    by_question, recalls, shares, rescaled = [], [], [], []
-    for question, g_hat in zip(
-        questions, scores or [question.surrogate for question in questions], strict=True
-    ):
+    rows = []
+    recalls = []
+    shares = []
+    rescaled = []
+    for question, g_hat in zip(questions, scores, strict=True):
         g_star = question.exact
-        rescaled.append(rescale(g_hat, g_star))
         g_tilde = diagonal_score(question.gram.gram, question.losses)
-        by_question.append(
+        rescaled.append(rescale(g_hat, g_star))
+        rows.append(
             {
                 "question_id": question.question_id,
                 "K": question.K,
@@ -128,20 +137,19 @@ def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = N
         )
         recalls.append([recall(g_hat, g_star, budget) for budget in budgets])
         shares.append([attained(g_hat, g_star, budget) for budget in budgets])
-    found = np.array(recalls)
-    chance = [np.mean([budget / question.K for question in questions]) for budget in budgets]
-    deviation = found.std(axis=0, ddof=1) if len(found) > 1 else np.full(len(budgets), np.nan)
     columns = {
-        "recall": found.mean(axis=0),
-        "std": deviation,
-        "random": chance,
+        "budget": list(budgets),
+        "recall": np.mean(recalls, axis=0),
+        # Over questions, which are the independent samples.
+        "std": np.std(recalls, axis=0, ddof=1) if len(questions) > 1 else np.full(len(budgets), np.nan),
+        "random": [np.mean([budget / question.K for question in questions]) for budget in budgets],
         "attained": np.mean(shares, axis=0),
     }
-    table = pd.DataFrame({"budget": list(budgets), **columns})
     pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))
-    return Agreement(pairs, pd.DataFrame(by_question), table)
+    return Agreement(pairs, pd.DataFrame(rows), pd.DataFrame(columns))
 
 
 def _pearson(a: Floats, b: Floats) -> float:
     """Pearson correlation; NaN if either is constant."""
-    return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else float("nan")
+    varies = a.std() > 0 and b.std() > 0
+    return float(np.corrcoef(a, b)[0, 1]) if varies else float("nan")

@@ -1,5 +1,4 @@
-"""The constants of the paper's appendices A and B for one question, and each of the inequalities evaluated
-with numbers.
+"""The constants of the paper's appendices A and B for one question, and its inequalities in numbers.
 
 The paper's θ = (W_out, θ_rest) separates the head from the rest, so everything here is about the untied
 student (defined in `gradients.py`). If the head is tied, the same inequalities are also evaluated on the
@@ -77,24 +76,31 @@ class Constants:
 
 def constants(question: Question, jacobians: Floats, head_norm: float) -> Constants:
     """Constants from exact statistics, λ_max(J_H J_Hᵀ) of each trajectory [K], and ||W_out||_op."""
-    K, losses, brier, lengths = question.K, question.losses, question.brier, question.column("n_tokens")
+    K = question.K
+    losses = question.losses
+    brier = question.brier
+    lengths = question.column("n_tokens")
     rho_hat = brier / losses
-    c_minus, c_plus = question.column("hidden_min").min(), question.column("hidden_max").max()
+    c_minus = question.column("hidden_min").min()
+    c_plus = question.column("hidden_max").max()
     head = np.diagonal(question.gram.head)
     zeta = head * lengths**2 / (question.column("brier") * question.column("hidden_square_sum"))
     jacobian = float(jacobians.max())
     eps_head = jacobian * head_norm**2 / (c_plus**2 * lengths)
     e_plus = c_plus**2 * (1 + eps_head).max()
     delta_rho = max(abs(1 - zeta.min() * c_minus**2), np.abs(c_plus**2 * (1 + eps_head) - 1).max())
-    mass, mean = (rho_hat * losses).sum(), losses.mean()
+
+    mass = (rho_hat * losses).sum()
+    mean = losses.mean()
     proxy = 3 * delta_rho * rho_hat.max() / np.sqrt(K)
     gram = 2 * e_plus * np.sqrt(rho_hat.max() * losses.max() * mass) / (np.sqrt(K) * mean)
     aggregate = e_plus * losses.max() * mass / (K * mean**2)
     alpha2 = e_plus * mass / (K * losses.min()) * (1 + np.sqrt(K) * losses.max() / losses.min()) ** 2
-    p_minus = np.exp(-question.column("surprisal_max").max())
+
+    largest_surprisal = question.column("surprisal_max").max()
     one_minus_p_plus = -np.expm1(-question.column("surprisal_min").min())
-    with np.errstate(divide="ignore"):
-        nu_plus = np.divide(question.column("surprisal_max").max(), one_minus_p_plus**2)
+    with np.errstate(divide="ignore"):  # a token of probability 1 makes ν₊ infinite
+        nu_plus = np.divide(largest_surprisal, one_minus_p_plus**2)
     low, high = residual_conditioning(question.gram.untied, brier)
     values = {
         "c_minus": c_minus,
@@ -114,7 +120,7 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
         "alpha1": (proxy + gram + aggregate) ** 2 / 4,
         "alpha2": alpha2,
         "hessian_bound": 2 * K * alpha2,
-        "p_minus": p_minus,
+        "p_minus": np.exp(-largest_surprisal),
         "one_minus_p_plus": one_minus_p_plus,
         "nu_plus": nu_plus,
         "kappa_factor": 0.5 / nu_plus,
@@ -126,118 +132,162 @@ def constants(question: Question, jacobians: Floats, head_norm: float) -> Consta
 
 
 def residual_conditioning(gram: Floats, brier: Floats) -> tuple[float, float]:
-    """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, Assumption on
-    the NTK's conditioning).
+    """λ₋ and λ₊ at the anchor: the extremes of Δ̃ᵀΘΔ̃ / ||Δ̃||² over the simplex (App. A.2, NTK's conditioning).
 
     By the NTK identity it is qᵀGq / Σ q_k Brier_k, which has the form of ρ(q): it is quasi-convex, so the
     maximum is at a vertex, and any point where it no longer decreases is the minimum.
     """
-    K, scale = len(brier), float(np.max(np.diagonal(gram) / brier))
-    found = minimize(
-        lambda q: float(rates.rate(gram, brier, q)) / scale,
+    K = len(brier)
+    largest = float(np.max(np.diagonal(gram) / brier))
+    # In units of the maximum, so that `ftol` means the same for every question.
+    minimum = minimize(
+        lambda q: float(rates.rate(gram, brier, q)) / largest,
         rates.uniform(K),
-        jac=lambda q: rates.rate_gradient(gram, brier, q) / scale,
+        jac=lambda q: rates.rate_gradient(gram, brier, q) / largest,
         bounds=[(0.0, 1.0)] * K,
         constraints={"type": "eq", "fun": lambda q: q.sum() - 1, "jac": lambda q: np.ones(K)},
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    least = np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
-    return float(rates.rate(gram, brier, least)), scale
+    q = np.clip(minimum.x, 0, None)  # SLSQP leaves the bounds by rounding
+    return float(rates.rate(gram, brier, q / q.sum())), largest
 
 
 def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:
-    """[n, K] the vertices, the path of q̂(B), and about `count` samples of the simplex. Not p, where both
-    sides are 0.
-    """
+    """[n, K] the vertices, the path of q̂(B), and about `count` samples. Not p, where both sides are 0."""
     K = len(scores)
     return np.concatenate([np.eye(K), rates.budget_path(scores), *rates.simplex_samples(K, count, seed)])
 
 
+@dataclass(frozen=True)
+class Inequality:
+    """left ≤ right, at one or many points."""
+
+    name: str
+    source: str
+    left: Floats | np.floating | float
+    right: Floats | np.floating | float
+
+    def tightest(self) -> dict[str, float | bool]:
+        """The point where right exceeds left the least, relative to right. Zeros on both sides are allowed."""
+        left, right = (np.ravel(x).astype(np.float64) for x in np.broadcast_arrays(self.left, self.right))
+        slack = np.divide(
+            right - left, np.abs(right), out=np.where(left <= right, 0.0, -np.inf), where=right != 0
+        )
+        slack[~np.isfinite(right)] = 1.0  # an infinite bound holds everywhere
+        at = int(slack.argmin())
+        return {
+            "left": float(left[at]),
+            "right": float(right[at]),
+            "margin": float(right[at] / left[at]) if left[at] > 0 else float("inf"),
+            "holds": bool(slack[at] >= -ROUNDING),
+        }
+
+
 def inequalities(
-    question: Question, known: Constants, count: int = 700, seed: int = 0, tied: bool = False
+    question: Question, c: Constants, count: int = 700, seed: int = 0, tied: bool = False
 ) -> pd.DataFrame:
     """Every inequality at its tightest point: left ≤ right, the margin right/left, and whether it holds.
 
     `tied`: on the parameters that training updates, instead of those of the paper's proofs.
     """
     G = question.gram.gram if tied else question.gram.untied
-    losses, brier, K = question.losses, question.brier, question.K
-    rho_hat, rho = brier / losses, rates.single_rates(G, losses)
-    g_hat, g_star = question.surrogate, rates.exact_score(G, losses)
-    head, rest = np.diagonal(question.gram.head), np.diagonal(G - question.gram.head)
-    q = weights_to_try(g_hat, count, seed)
-    prior, distance = rates.uniform(K), rates.chi2(q)
+    q = weights_to_try(question.surrogate, count, seed)
+    checks = [
+        *_gradient_bounds(question, c, G),
+        *_gain_bounds(question, c, G, q),
+        *_score_bounds(question, c, G),
+        *_shape(question, G, q, seed),
+    ]
+    rows = [{"inequality": check.name, "source": check.source, **check.tightest()} for check in checks]
+    parameters = "tied" if tied else "untied"
+    return pd.DataFrame(rows).assign(question_id=question.question_id, parameters=parameters)
+
+
+def _gradient_bounds(question: Question, c: Constants, G: Floats) -> list[Inequality]:
+    """Gradients and decay rates of single trajectories, by the forward pass."""
+    losses = question.losses
+    brier = question.brier
+    rho_hat = brier / losses
+    rho = rates.single_rates(G, losses)
+    head = np.diagonal(question.gram.head)
+    rest = np.diagonal(G - question.gram.head)
+    backbone = c.jacobian * c.head_norm**2 / question.column("n_tokens") * brier
+    entries = c.e_plus * np.sqrt(np.outer(rho_hat * losses, rho_hat * losses))
+    mass = (rho_hat * losses).sum()
+    operator = np.linalg.eigvalsh(G)[-1]
+    return [
+        Inequality(
+            "LM head, lower", "B.3, LM head gradient bounds", c.zeta_minus * c.c_minus**2 * brier, head
+        ),
+        Inequality("LM head, upper", "B.3, LM head gradient bounds", head, c.c_plus**2 * brier),
+        Inequality("backbone", "B.3, backbone gradient bound", rest, backbone),
+        Inequality("Lemma 1, C₁ρ* ≤ ρ̂", "B.4", c.c1 * rho, rho_hat),
+        Inequality("Lemma 1, ρ̂ ≤ C₂ρ*", "B.4", rho_hat, c.c2 * rho),
+        Inequality("|ρ̂ - ρ*| ≤ Δ_ρ ρ̂", "B.5", np.abs(rho_hat - rho), c.delta_rho * rho_hat),
+        Inequality("Gram entries", "B.3, Gram-matrix entry bound", np.abs(G), entries),
+        Inequality("||G|| ≤ E₊ Σρ̂ℓ", "B.5, Gop-forward-bound", operator, c.e_plus * mass),
+    ]
+
+
+def _gain_bounds(question: Question, c: Constants, G: Floats, q: Floats) -> list[Inequality]:
+    """The gain of weights q over the prior, by the surrogate and the distance from the prior."""
+    losses = question.losses
+    g_hat = question.surrogate
+    g_star = rates.exact_score(G, losses)
+    prior = rates.uniform(question.K)
+    distance = rates.chi2(q)
     gain = rates.rate(G, losses, q) - rates.rate(G, losses, prior)
-    error, remainder = (q - prior) @ (g_star - g_hat), gain - (q - prior) @ g_star
-    other = q[np.random.default_rng(seed).permutation(len(q))]
-    share = np.random.default_rng(seed).uniform(size=len(q))
-    between = rates.rate(G, losses, share[:, None] * q + (1 - share[:, None]) * other)
-    ends = np.maximum(rates.rate(G, losses, q), rates.rate(G, losses, other))
-    few = q[:: max(1, len(q) // 200)]
+    error = (q - prior) @ (g_star - g_hat)
+    remainder = gain - (q - prior) @ g_star
+    few = q[:: max(1, len(q) // 200)]  # the eigenvalues of a Hessian are what takes time
     hessians = np.abs(np.linalg.eigvalsh(rates.rate_hessian(G, losses, few))).max(1)
     operator = np.linalg.eigvalsh(G)[-1]
-    spread, bulk = np.sqrt((losses**2).sum()), (rho_hat * losses).sum()
-    entries = known.e_plus * np.sqrt(np.outer(rho_hat * losses, rho_hat * losses))
-    rms = np.sqrt(((g_hat - g_star) ** 2).mean())
-    backbone = known.jacobian * known.head_norm**2 / question.column("n_tokens") * brier
-    steepness = 2 * operator / losses.min() * (1 + spread / losses.min()) ** 2
-    checks = [
-        ("LM head, lower", "B.3, LM head gradient bounds", known.zeta_minus * known.c_minus**2 * brier, head),
-        ("LM head, upper", "B.3, LM head gradient bounds", head, known.c_plus**2 * brier),
-        ("backbone", "B.3, backbone gradient bound", rest, backbone),
-        ("Lemma 1, C₁ρ* ≤ ρ̂", "B.4", known.c1 * rho, rho_hat),
-        ("Lemma 1, ρ̂ ≤ C₂ρ*", "B.4", rho_hat, known.c2 * rho),
-        ("|ρ̂ - ρ*| ≤ Δ_ρ ρ̂", "B.5", np.abs(rho_hat - rho), known.delta_rho * rho_hat),
-        ("Gram entries", "B.3, Gram-matrix entry bound", np.abs(G), entries),
-        ("||G|| ≤ E₊ Σρ̂ℓ", "B.5, Gop-forward-bound", operator, known.e_plus * bulk),
-        ("Lemma 2, R₁", "B.5", np.abs(error), known.alpha1 * distance + 1),
-        ("Lemma 2, R₂", "B.5", np.abs(remainder), known.alpha2 * distance),
-        ("Hessian by G", "B.5, hessian-bound-G", hessians, steepness),
-        ("Hessian, M", "B.5, M-final", hessians, known.hessian_bound),
-        ("Theorem 1", "B.6", (q - prior) @ g_hat - gain, (known.alpha1 + known.alpha2) * distance + 1),
-        ("RMS error of ĝ", "B.8", rms, known.alpha1_rms),
-        (
-            "largest error of ĝ",
-            "B.8, ghat-linfty-bound",
-            np.abs(g_hat - g_star).max(),
-            np.sqrt(K) * known.alpha1_rms,
+    norm = np.sqrt((losses**2).sum())
+    steepness = 2 * operator / losses.min() * (1 + norm / losses.min()) ** 2
+    shortfall = (q - prior) @ g_hat - gain
+    return [
+        Inequality("Lemma 2, R₁", "B.5", np.abs(error), c.alpha1 * distance + 1),
+        Inequality("Lemma 2, R₂", "B.5", np.abs(remainder), c.alpha2 * distance),
+        Inequality("Hessian by G", "B.5, hessian-bound-G", hessians, steepness),
+        Inequality("Hessian, M", "B.5, M-final", hessians, c.hessian_bound),
+        Inequality("Theorem 1", "B.6", shortfall, (c.alpha1 + c.alpha2) * distance + 1),
+    ]
+
+
+def _score_bounds(question: Question, c: Constants, G: Floats) -> list[Inequality]:
+    """The error of the surrogate, and the loss by the residual."""
+    losses = question.losses
+    brier = question.brier
+    error = question.surrogate - rates.exact_score(G, losses)
+    rms = np.sqrt((error**2).mean())
+    largest = np.abs(error).max()
+    return [
+        Inequality("RMS error of ĝ", "B.8", rms, c.alpha1_rms),
+        Inequality(
+            "largest error of ĝ", "B.8, ghat-linfty-bound", largest, np.sqrt(question.K) * c.alpha1_rms
         ),
-        ("loss ≥ ½ residual", "A.2, loss-residual", brier / 2, losses),
-        ("loss ≤ ν₊ residual", "A.2, loss-residual", losses, known.nu_plus * brier),
-        ("quasi-convexity", "B.1", between, ends),
-        ("maximum at a vertex", "B.1, one-hot optimum", rates.rate(G, losses, q), rho.max()),
+        Inequality("loss ≥ ½ residual", "A.2, loss-residual", brier / 2, losses),
+        Inequality("loss ≤ ν₊ residual", "A.2, loss-residual", losses, c.nu_plus * brier),
     ]
-    rows = [
-        {"inequality": name, "source": source, **_tightest(left, right)}
-        for name, source, left, right in checks
+
+
+def _shape(question: Question, G: Floats, q: Floats, seed: int) -> list[Inequality]:
+    """ρ on segments between weights q, and at the vertices."""
+    losses = question.losses
+    # Random pairs of the same weights: their segments cross the whole simplex.
+    other = q[np.random.default_rng(seed).permutation(len(q))]
+    share = np.random.default_rng(seed).uniform(size=len(q))[:, None]
+    between = rates.rate(G, losses, share * q + (1 - share) * other)
+    ends = np.maximum(rates.rate(G, losses, q), rates.rate(G, losses, other))
+    highest = rates.single_rates(G, losses).max()
+    return [
+        Inequality("quasi-convexity", "B.1", between, ends),
+        Inequality("maximum at a vertex", "B.1, one-hot optimum", rates.rate(G, losses, q), highest),
     ]
-    return pd.DataFrame(rows).assign(
-        question_id=question.question_id, parameters="tied" if tied else "untied"
-    )
 
 
-def _tightest(
-    left: Floats | np.floating | float, right: Floats | np.floating | float
-) -> dict[str, float | bool]:
-    """The point where right exceeds left the least, relative to the size of right; exact zeros on both
-    sides are allowed.
-    """
-    a, b = (np.ravel(x).astype(np.float64) for x in np.broadcast_arrays(left, right))
-    slack = np.divide(b - a, np.abs(b), out=np.where(a <= b, 0.0, -np.inf), where=b != 0)
-    slack[~np.isfinite(b)] = 1.0
-    at = int(slack.argmin())
-    margin = float(b[at] / a[at]) if a[at] > 0 else float("inf")
-    return {
-        "left": float(a[at]),
-        "right": float(b[at]),
-        "margin": margin,
-        "holds": bool(slack[at] >= -ROUNDING),
-    }
-
-
-def constants_table(names: list[str], found: list[Constants]) -> pd.DataFrame:
+def constants_table(names: list[str], constants: list[Constants]) -> pd.DataFrame:
     """One row per question."""
-    return pd.DataFrame(
-        [{"question_id": name, **asdict(each)} for name, each in zip(names, found, strict=True)]
-    )
+    rows = [{"question_id": name, **asdict(c)} for name, c in zip(names, constants, strict=True)]
+    return pd.DataFrame(rows)

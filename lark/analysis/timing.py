@@ -1,17 +1,16 @@
-"""The cost of each method's score in seconds per trajectory (paper, App. D.1), measured side by side in one
-process.
+"""The cost of each method's score in seconds per trajectory (paper, App. D.1), side by side in one process.
 
 Every method gets the same trajectories one by one, as in the paper's seconds per sample, in rounds whose
 order rotates, so that other load on the machine affects all of them equally. The baselines are timed as
 they are usually implemented: all logits of the response in memory, then their statistic. `statistics` is
-what this project runs instead: one pass that gives GRAPE's, LARK's and RSR's numbers together, without
-holding the logits; `local_blocks` is its Local Naturalness. The judge is timed only if it can be loaded
-next to the student (`judge_left_out`); its time for a whole pool is in the manifest of its own artifact.
+this project's way: one pass that gives GRAPE's, LARK's and RSR's numbers together, without holding the
+logits; `local_blocks` is its Local Naturalness. The judge is timed only if it can be loaded next to the
+student (`judge_left_out`); its time for a whole pool is in the manifest of its own artifact.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,8 @@ from lark.work.machine import memory_gib
 from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
-TOP = 100
+
+TOP_LOGITS = 100
 """RSR's r_max: the number of logits that the usual implementation searches for the rank."""
 Scorer = Callable[[Student, Encoded, Job], object]
 
@@ -49,58 +49,74 @@ Scorer = Callable[[Student, Encoded, Job], object]
 def measure(job: Job) -> dict[str, Any]:
     """Time every method on the same trajectories: `cost.parquet`, one row per method, round and trajectory."""
     device = start_torch(job)
-    asked, config = job.config.analysis, job.config.student
-    chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    student = Student.load(job.weights, config, device)
-    chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
-    rows = read(job.inputs["pool"] / pools.FILE, chosen)
-    encoded = chat.encode_many(rows, config.max_length, offsets=True)
+    settings = job.config.student
+    chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
+    student = Student.load(job.weights, settings, device)
+    lengths = pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file)
+    rows = read(job.inputs["pool"] / pools.FILE, sample(lengths, job.config.analysis.samples))
+    encoded = chat.encode_many(rows, settings.max_length, offsets=True)
+    scorers = {name: _bound(score, student, encoded, job) for name, score in SCORERS.items()}
+    scorers["local_blocks"] = _local_blocks(student, encoded, job)
     left_out = judge_left_out(job)
-    if left_out is not None:
+    if left_out is None:
+        scorers["llm_judge"] = _judge(rows, job, device)
+    else:
         log.warning("The judge is not timed: %s.", left_out)
-    scorers: dict[str, Callable[[int], object]] = {
-        **{name: lambda i, score=score: score(student, encoded[i], job) for name, score in SCORERS.items()},  # type: ignore[misc]
-        "local_blocks": _local_blocks(student, encoded, job),
-        **({"llm_judge": _judge(rows, job, device)} if left_out is None else {}),
-    }
     for scorer in scorers.values():  # compilation and first allocations are not part of a sample's cost
         scorer(0)
-    names, timings = list(scorers), []
-    for number in tqdm(range(asked.rounds), desc="timing", unit="round"):
-        for index, trajectory in enumerate(encoded):
-            turn = (number + index) % len(names)
-            for name in names[turn:] + names[:turn]:
-                seconds = _time(scorers[name], index, student)
-                timings.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
-    table = pd.DataFrame(timings, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
+    table = _timings(scorers, student, encoded, job.config.analysis.rounds)
     with atomic(job.folder / TIMINGS.file) as draft:
         table.to_parquet(draft, index=False)
-    name = torch.cuda.get_device_name() if device != "cpu" else f"CPU, {job.machine.threads} thread(s)"
     counts = {
-        "device": name,
+        "device": f"CPU, {job.machine.threads} thread(s)"
+        if device == "cpu"
+        else torch.cuda.get_device_name(),
         "trajectories": len(encoded),
         "mean_tokens": round(float(table["n_tokens"].mean()), 1),
     }
-    return counts if left_out is None else {**counts, "judge_left_out": left_out}
+    if left_out is not None:
+        counts["judge_left_out"] = left_out
+    return counts
+
+
+def _bound(score: Scorer, student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
+    return lambda i: score(student, encoded[i], job)
+
+
+def _timings(
+    scorers: Mapping[str, Callable[[int], object]], student: Student, encoded: list[Encoded], rounds: int
+) -> pd.DataFrame:
+    """One row per method, round and trajectory. The order of methods rotates."""
+    names = list(scorers)
+    rows = []
+    for number in tqdm(range(rounds), desc="timing", unit="round"):
+        for index, trajectory in enumerate(encoded):
+            first = (number + index) % len(names)
+            for name in names[first:] + names[:first]:
+                seconds = _time(scorers[name], index, student)
+                rows.append((name, number, index, trajectory.n_response, len(trajectory.ids), seconds))
+    return pd.DataFrame(rows, columns=["method", "round", "trajectory", "n_tokens", "length", "seconds"])
 
 
 def sample(lengths: pd.DataFrame, count: int) -> pd.DataFrame:
     """`count` trajectories spread evenly over the pool's lengths, so that their mean length is the pool's."""
     usable = lengths[lengths["n_tokens"] > 0].sort_values(["n_tokens", *KEY], ignore_index=True)
-    places = (np.arange(min(count, len(usable))) + 0.5) / min(count, len(usable)) * len(usable)
+    count = min(count, len(usable))
+    places = (np.arange(count) + 0.5) / count * len(usable)
     return usable.iloc[places.astype(int)]
 
 
-def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
-    """The chosen trajectories' texts, in the pool's order. Not through pandas, which turns a system prompt
-    of None into NaN.
+def read(pool: Path, sampled: pd.DataFrame) -> list[dict[str, Any]]:
+    """The sampled trajectories' texts, in the pool's order.
+
+    Not through pandas, which turns a system prompt of None into NaN.
     """
-    wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
-    return [
-        row
-        for row in pools.iterate(pool, columns=pools.TEXT)
-        if tuple(str(row[name]) for name in KEY) in wanted
-    ]
+    keys = set(sampled[KEY].astype(str).itertuples(index=False, name=None))
+    rows = []
+    for row in pools.iterate(pool, columns=pools.TEXT):
+        if tuple(str(row[name]) for name in KEY) in keys:
+            rows.append(row)
+    return rows
 
 
 def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
@@ -141,10 +157,10 @@ def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]
 
 
 def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
-    """The loss and the clipped rank, looked up among the TOP largest logits."""
+    """The loss and the clipped rank, looked up among the largest logits."""
     logits, targets = _logits(student, trajectory)
-    found = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices == targets[:, None]
-    rank = torch.where(found.any(-1), found.int().argmax(-1) + 1, TOP)
+    is_target = logits.topk(min(TOP_LOGITS, logits.shape[-1]), dim=-1).indices == targets[:, None]
+    rank = torch.where(is_target.any(-1), is_target.int().argmax(-1) + 1, TOP_LOGITS)
     return float(functional.cross_entropy(logits, targets)), float(rank.sum())
 
 
@@ -155,8 +171,8 @@ def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[f
 
 def statistics(student: Student, trajectory: Encoded, job: Job) -> dict[str, float]:
     """Everything that GRAPE, LARK and RSR need, as the score stage computes it."""
-    (found,) = response_statistics(student, [trajectory])
-    return summarise(found, job.config.scoring.rank_clip)
+    (tokens,) = response_statistics(student, [trajectory])
+    return summarise(tokens, job.config.scoring.rank_clip)
 
 
 SCORERS: dict[str, Scorer] = {
@@ -169,9 +185,7 @@ SCORERS: dict[str, Scorer] = {
 
 
 def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
-    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not
-    shared.
-    """
+    """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run, not shared."""
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
     steps = [steps_of(e, job.config.scoring.local_steps) for e in encoded]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
@@ -186,20 +200,20 @@ def judge_left_out(job: Job) -> str | None:
         )
     judge = job.config.method.judge
     shape = shape_of(judge.model)
-    needed = 0.0 if shape is None else shape.parameters * (4 if judge.dtype == "float32" else 2) / 2**30
-    there = memory_gib(job.machine.device)
-    if needed > there:
-        return (
-            f"the weights of method.judge.path={judge.path} take {needed:.0f} GiB, and this device has"
-            f" {there:.0f}"
-        )
-    return None
+    if shape is None:
+        return None
+    needed = shape.parameters * (4 if judge.dtype == "float32" else 2) / 2**30
+    available = memory_gib(job.machine.device)
+    if needed <= available:
+        return None
+    return (
+        f"the weights of method.judge.path={judge.path} take {needed:.0f} GiB, and this device has"
+        f" {available:.0f}"
+    )
 
 
 def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int], object]:
-    """One verdict, from prompt to text; an invalid answer is not retried. A packaged judge is an input of
-    the step.
-    """
+    """One verdict, from prompt to text; an invalid answer is not retried. A packaged judge is an input."""
     from lark.generation import engine as engines  # noqa: PLC0415  # scoring needs no engine
     from lark.scoring.judge_worker import Asker, load_tokenizer  # noqa: PLC0415
 
@@ -210,8 +224,7 @@ def _judge(rows: list[dict[str, Any]], job: Job, device: str) -> Callable[[int],
 
     def verdict(i: int) -> object:
         prompt, _ = asker.prompt(rows[i]["question"], response_text(rows[i]))
-        return engines.answers(
-            engine, [engines.Request(prompt, i, settings.max_new_tokens)], asker.sampling(0)
-        )
+        request = engines.Request(prompt, i, settings.max_new_tokens)
+        return engines.answers(engine, [request], asker.sampling(0))
 
     return verdict

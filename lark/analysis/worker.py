@@ -8,7 +8,6 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lark.analysis import parts, sketched
-from lark.analysis.gradients import Anchor, Gram, corpus_rate, gram_matrix, passes
-from lark.analysis.jacobian import ANOTHER, head_norm, jacobian_norm2
+from lark.analysis import checks, parts, sketched
+from lark.analysis.corpus_rate import corpus_rate
+from lark.analysis.gradients import Anchor, Gram, gram_matrix, passes
+from lark.analysis.jacobian import head_norm, jacobian_norm2
 from lark.analysis.kinds import GRADIENTS_TABLE
 from lark.analysis.questions import Question
-from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.head import Head
 from lark.models.load import load_chat, load_model
@@ -33,193 +32,158 @@ from lark.selection.write import TRAINING_SET
 from lark.store.integrity import verify
 from lark.training.checkpoints import CURVE
 from lark.training.curves import flow_times
-from lark.training.worker import read_examples
+from lark.training.encoded_set import Example, read_examples
+from lark.training.export import SNAPSHOTS
 from lark.work.devices import start_torch
 from lark.work.operation import Counts, Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 
-TEXT = [*pools.TEXT, "teacher"]
-SNAPSHOTS = "snapshots/step-*"
-"""The student during training, in a checkpoint that was trained with training.snapshots."""
+TRAJECTORY_COLUMNS = [*pools.TEXT, "teacher"]
 
 
 @in_shards
 def gradients(job: Job) -> Work:
-    """Gram matrix, losses and statistics of the trajectories of a sample of questions: one shard per
-    question.
-    """
+    """Gram matrix, losses and statistics of the trajectories of a sample of questions."""
     if job.config.analysis.quick:
-        return _each_question(job, lambda: _quick(job), "sketched gradients")
-    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
-    memory = int(job.config.hardware.gradient_gib * 2**30)
-    folder = job.config.hardware.gradient_scratch
-    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.writer}" if folder else None
-
-    @contextlib.contextmanager
-    def load() -> Iterator[Do]:
-        anchor = load_anchor(job, job.weights)
-
-        def do(some: Sequence[Shard], progress: Progress) -> None:
-            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
-            for shard in some:
-                name = chosen[int(shard.name)]
-                each = 1 / passes(anchor, len(rows[name]), memory)
-                question = measure(
-                    anchor,
-                    name,
-                    rows[name],
-                    memory,
-                    lambda n=1, each=each: progress.update(n * each),
-                    scratch,
-                )
-                parts.write(question.rows(), job.folder, int(shard.name))
-
-        yield do
-
-    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, "exact gradients", "question")
+        return _by_question(job, _sampled(job), lambda: _quick(job), "sketched gradients")
+    return _by_question(job, _sampled(job), lambda: _exact(job), "exact gradients")
 
 
 @in_shards
 def estimates(job: Job) -> Work:
-    """g* of the same questions from sketched gradients, to compare them with the exact ones: one shard per
-    question.
-    """
-    return _each_question(job, lambda: sketched.estimates(job), "sketched gradients")
+    """g* of the same questions from sketched gradients, to compare them with the exact ones."""
+    return _by_question(job, _sampled(job), lambda: sketched.estimates(job), "sketched gradients")
 
 
 @in_shards
 def teacher_gradients(job: Job) -> Work:
-    """Short vectors of gradients with their teachers, for GRACE: one shard per question."""
-    return _each_question(job, lambda: sketched.teacher_gradients(job), "gradients of teachers")
-
-
-def _quick(job: Job) -> sketched.Measure:
-    """What `gradients` measures, from sketched gradients (`analysis.quick`): one pass for each trajectory,
-    whatever the memory.
-    """
-    student = sketched.load_student(job)
-    sketcher, anchor = backward_sketcher(student, job.config), Anchor(student.model)
-
-    def measured(name: str, rows: sketched.Trajectories) -> pd.DataFrame:
-        gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows], job)
-        return _question(anchor, name, rows, gram).rows()
-
-    return measured
-
-
-def _each_question(job: Job, start: Callable[[], sketched.Measure], label: str) -> Work:
-    """A table for each question of the sample. `start` loads the student."""
-    chosen = sample(job.inputs["pool"] / pools.FILE, job.config.analysis.questions, job.config.analysis.seed)
-
-    @contextlib.contextmanager
-    def load() -> Iterator[Do]:
-        measured = start()
-
-        def do(some: Sequence[Shard], progress: Progress) -> None:
-            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
-            for shard in some:
-                name = chosen[int(shard.name)]
-                parts.write(measured(name, rows[name]), job.folder, int(shard.name))
-                progress.update(1)
-
-        yield do
-
-    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, label, "question")
+    """Short vectors of gradients with their teachers, for GRACE."""
+    return _by_question(job, _sampled(job), lambda: sketched.teacher_gradients(job), "gradients of teachers")
 
 
 @in_shards
 def jacobians(job: Job) -> Work:
     """λ_max(J_H J_Hᵀ) of the trajectories of the first questions that have exact gradients, and ||W_out||."""
-    table = pd.read_parquet(
-        job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id", "candidate_id"]
-    )
-    chosen = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
+    table = pd.read_parquet(job.inputs["gradients"] / GRADIENTS_TABLE.file, columns=["question_id"])
+    names = list(dict.fromkeys(table["question_id"]))[: job.config.analysis.jacobians]
+    return _by_question(job, names, lambda: _jacobians(job), "Jacobians")
+
+
+def _exact(job: Job) -> sketched.Measure:
+    anchor = load_anchor(job, job.weights)
+    memory = int(job.config.hardware.gradient_gib * 2**30)
+    folder = job.config.hardware.gradient_scratch
+    scratch = Path(folder).expanduser() / f"lark-gradients-{job.folder.name}-{job.writer}" if folder else None
+
+    def measured(name: str, rows: sketched.Trajectories, advance: sketched.Advance) -> pd.DataFrame:
+        share = 1 / passes(anchor, len(rows), memory)
+        return measure(anchor, name, rows, memory, lambda: advance(share), scratch).rows()
+
+    return measured
+
+
+def _quick(job: Job) -> sketched.Measure:
+    """The same from sketched gradients (`analysis.quick`): one pass for each trajectory, with any memory."""
+    student = sketched.load_student(job)
+    sketcher = backward_sketcher(student, job.config)
+    anchor = Anchor(student.model)
+
+    def measured(name: str, rows: sketched.Trajectories, advance: sketched.Advance) -> pd.DataFrame:
+        gram = sketched.quick_gram(sketcher, [encoded for _, encoded in rows], job)
+        advance(1)
+        return _question(anchor, name, rows, gram).rows()
+
+    return measured
+
+
+def _jacobians(job: Job) -> sketched.Measure:
+    anchor = load_anchor(job, job.weights)
+    checks.check_linear_head(anchor.bias is not None, anchor.rule.softcap, anchor.rule.scale)
+    norm = head_norm(anchor)
+    settings = job.config.analysis
+
+    def measured(name: str, rows: sketched.Trajectories, advance: sketched.Advance) -> pd.DataFrame:
+        table = []
+        for row, encoded in rows:
+            eigenvalue = jacobian_norm2(anchor, encoded, settings.iterations, settings.seed)
+            table.append(
+                {
+                    "question_id": name,
+                    "candidate_id": row["candidate_id"],
+                    "jacobian": eigenvalue.value,
+                    "iterations": eigenvalue.iterations,
+                    "change": eigenvalue.change,
+                    "head_norm": norm,
+                }
+            )
+            advance(1 / len(rows))
+        return pd.DataFrame(table)
+
+    return measured
+
+
+def _by_question(job: Job, names: Sequence[str], start: Callable[[], sketched.Measure], label: str) -> Work:
+    """A table for each of these questions. `start` loads the student."""
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
-        anchor = load_anchor(job, job.weights)
-        if anchor.bias is not None or anchor.rule.softcap is not None or anchor.rule.scale != 1.0:
-            raise LarkError(
-                "The theory of App. B assumes logits z = W_out h, but this student adds a bias, a scale or a"
-                f" soft cap: {ANOTHER}"
-            )
-        norm = head_norm(anchor)
+        measured = start()
 
-        def do(some: Sequence[Shard], progress: Progress) -> None:
-            rows = read_questions(job, [chosen[int(shard.name)] for shard in some])
-            for shard in some:
-                found, own = [], rows[chosen[int(shard.name)]]
-                for row, encoded in own:
-                    eigenvalue = jacobian_norm2(
-                        anchor, encoded, job.config.analysis.iterations, job.config.analysis.seed
-                    )
-                    found.append(
-                        {
-                            "question_id": row["question_id"],
-                            "candidate_id": row["candidate_id"],
-                            "jacobian": eigenvalue.value,
-                            "iterations": eigenvalue.iterations,
-                            "change": eigenvalue.change,
-                            "head_norm": norm,
-                        }
-                    )
-                    progress.update(1 / len(own))
-                parts.write(pd.DataFrame(found), job.folder, int(shard.name))
+        def do(shards: Sequence[Shard], progress: Progress) -> None:
+            numbers = [int(shard.name) for shard in shards]
+            rows = read_questions(job, [names[number] for number in numbers])
+            for number in numbers:
+                name = names[number]
+                parts.write(measured(name, rows[name], progress.update), job.folder, number)
 
         yield do
 
-    return _work(job, chosen, "question_id", load, {"questions": len(chosen)}, "Jacobians", "question")
+    return _work(job, names, "question_id", load, {"questions": len(names)}, label, "question")
 
 
 @in_shards
 def kappa(job: Job) -> Work:
     """ρ_t of the weighted training set at each snapshot of the training run (paper, App. A.3), with the
-    distance that the weights have moved (Assumption A.1) and the time of gradient flow (Proposition 1): one
-    shard per snapshot.
+    distance that the weights have moved (Assumption A.1) and the time of gradient flow (Proposition 1).
     """
-    snapshots = sorted(job.inputs["checkpoint"].glob(SNAPSHOTS))
-    if len(snapshots) < 2:
-        raise LarkError(
-            f"{job.inputs['checkpoint']} has no snapshots of its training run: add training.snapshots=11 (or"
-            " another number) to the command, which trains it again with snapshots."
-        )
+    checkpoint = job.inputs["checkpoint"]
+    snapshots = sorted(checkpoint.glob(f"{SNAPSHOTS}/step-*"))
+    checks.check_snapshots(checkpoint, len(snapshots))
     chat = load_chat(job.weights, job.config.student)
-    path = job.inputs["selection"] / TRAINING_SET
-    examples = read_examples(path, chat, job.config.student.max_length)
-    weights = corpus_weights(
-        [example.question_id for example in examples], [example.weight for example in examples]
-    )
-    encoded = [example.encoded for example in examples]
-    tokens = sum(len(e.ids) for e in encoded)
+    examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, job.config.student.max_length)
+    tokens = sum(len(example.encoded.ids) for example in examples)
     steps = [int(snapshot.name.rsplit("-", 1)[1]) for snapshot in snapshots]
-    times = flow_times(job.inputs["checkpoint"] / CURVE, steps)
+    times = flow_times(checkpoint / CURVE, steps)
 
-    def do(some: Sequence[Shard], progress: Progress) -> None:
-        for number in (int(shard.name) for shard in some):
-            verify(
-                job.inputs["checkpoint"],
-                under=snapshots[number].relative_to(job.inputs["checkpoint"]).as_posix(),
-            )
-            anchor = load_anchor(job, str(snapshots[number]))
-            advance = lambda n: progress.update(n / tokens)  # noqa: E731
-            found = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, advance)
-            moved = displacement(snapshots[number], snapshots[0])
-            row = {
-                "step": steps[number],
-                "time": times[number],
-                "loss": found.loss,
-                "gradient_norm2": found.gradient_norm2,
-                "rate": found.rate,
-                "distance": moved.distance,
-                "start_norm": moved.start_norm,
-            }
-            parts.write(pd.DataFrame([row]), job.folder, number)
-            del anchor
+    def do(shards: Sequence[Shard], progress: Progress) -> None:
+        for number in (int(shard.name) for shard in shards):
+            snapshot = snapshots[number]
+            verify(checkpoint, under=snapshot.relative_to(checkpoint).as_posix())
+            values = _snapshot_rate(job, snapshot, examples, lambda n: progress.update(n / tokens))
+            moved = displacement(snapshot, snapshots[0])
+            position = {"step": steps[number], "time": times[number]}
+            distance = {"distance": moved.distance, "start_norm": moved.start_norm}
+            parts.write(pd.DataFrame([{**position, **values, **distance}]), job.folder, number)
 
-    counts = {"snapshots": len(snapshots), "trajectories": len(encoded), "budget": job.config.budget.identity}
+    counts = {
+        "snapshots": len(snapshots),
+        "trajectories": len(examples),
+        "budget": job.config.budget.identity,
+    }
     return _work(job, steps, "step", lambda: contextlib.nullcontext(do), counts, "decay rates", "snapshot")
+
+
+def _snapshot_rate(
+    job: Job, snapshot: Path, examples: Sequence[Example], advance: Callable[[int], object]
+) -> dict[str, float]:
+    """ρ of the training set with a snapshot's weights. The model is released before the next is loaded."""
+    anchor = load_anchor(job, str(snapshot))
+    weights = corpus_weights([e.question_id for e in examples], [e.weight for e in examples])
+    encoded = [example.encoded for example in examples]
+    corpus = corpus_rate(anchor, encoded, weights, job.config.hardware.train_tokens, advance)
+    return {"loss": corpus.loss, "gradient_norm2": corpus.gradient_norm2, "rate": corpus.rate}
 
 
 def _work(
@@ -229,17 +193,18 @@ def _work(
     load: Callable[[], contextlib.AbstractContextManager[Do]],
     counts: Counts,
     label: str,
-    what: str,
+    noun: str,
 ) -> Work:
-    """One shard per question or snapshot. `names`: theirs, in `column`. `what`: what a shard is."""
+    """One shard per question or snapshot (`noun`), which has its name in `column`."""
 
-    def missing(some: Sequence[Shard]) -> list[Shard]:
-        return [s for s in some if not parts.is_done(job.folder, int(s.name), column, names[int(s.name)])]
+    def missing(shards: Sequence[Shard]) -> list[Shard]:
+        return [s for s in shards if not parts.is_done(job.folder, int(s.name), column, names[int(s.name)])]
 
-    listed = [Shard(str(number)) for number in range(len(names))]
-    return Work(
-        listed, missing, load, lambda done: counts, lambda s: f"{what} {names[int(s.name)]}", label, what
-    )
+    def described(shard: Shard) -> str:
+        return f"{noun} {names[int(shard.name)]}"
+
+    shards = [Shard(str(number)) for number in range(len(names))]
+    return Work(shards, missing, load, lambda done: counts, described, label, noun)
 
 
 def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) -> list[float]:
@@ -250,41 +215,40 @@ def corpus_weights(questions: Sequence[str], training_weights: Sequence[float]) 
     ]
 
 
+def _sampled(job: Job) -> list[str]:
+    settings = job.config.analysis
+    return sample(job.inputs["pool"] / pools.FILE, settings.questions, settings.seed)
+
+
 def sample(pool: Path, questions: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes, among those with at least 2 candidates; all of them if the
-    pool has no more.
-    """
+    """The questions with the smallest hashes, of those with at least 2 candidates; all if there are fewer."""
     sizes = Counter(row["question_id"] for row in pools.iterate(pool, columns=["question_id"]))
     usable = [question for question, size in sizes.items() if size >= 2]
-    if not usable:
-        raise LarkError("No question of the pool has two candidates: there is nothing to select from.")
-    return sorted(usable, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[
-        :questions
-    ]
+    checks.check_sampled(usable)
+
+    # By hash, so that a larger sample contains the smaller one and the pool's order does not matter.
+    def digest(question: str) -> bytes:
+        return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()
+
+    return sorted(usable, key=digest)[:questions]
 
 
 def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
-    """The trajectories of some questions as the student sees them, by candidate_id, without those truncated
-    to no response.
+    """The trajectories of some questions as the student sees them, by candidate_id.
+
+    Without those of which student.max_length leaves no response.
     """
     chat = load_chat(job.weights, job.config.student)
-    wanted = set(names)
-    rows = [
-        row
-        for row in pools.iterate(job.inputs["pool"] / pools.FILE, columns=TEXT)
-        if row["question_id"] in wanted
-    ]
+    questions: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
+    pool = job.inputs["pool"] / pools.FILE
+    rows = [row for row in pools.iterate(pool, columns=TRAJECTORY_COLUMNS) if row["question_id"] in questions]
     rows.sort(key=lambda row: row["candidate_id"])
-    found: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
     for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
         if encoded.n_response > 0:
-            found[row["question_id"]].append((row, encoded))
-    for name, trajectories in found.items():
-        if len(trajectories) < 2:
-            raise LarkError(
-                f"Question {name} has fewer than two trajectories within student.max_length: raise it."
-            )
-    return found
+            questions[row["question_id"]].append((row, encoded))
+    for name, trajectories in questions.items():
+        checks.check_trajectories(name, len(trajectories))
+    return questions
 
 
 def measure(
@@ -292,19 +256,17 @@ def measure(
     name: str,
     rows: sketched.Trajectories,
     memory: int,
-    advance: Callable[..., object],
+    advance: Callable[[], object],
     scratch: Path | None = None,
 ) -> Question:
     """All exact quantities of one question's trajectories."""
-    return _question(
-        anchor, name, rows, gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch)
-    )
+    gram = gram_matrix(anchor, [encoded for _, encoded in rows], memory, advance, scratch)
+    return _question(anchor, name, rows, gram)
 
 
 def _question(anchor: Anchor, name: str, rows: sketched.Trajectories, gram: Gram) -> Question:
     table = pd.DataFrame(_statistics(anchor, Head.of(anchor.model), rows))
-    if not all(np.isfinite(part).all() for part in (gram.rest, gram.head, gram.cross)):
-        raise LarkError(f"A gradient of question {name} is not finite: check the student's weights.")
+    checks.check_finite(name, bool(np.isfinite([gram.rest, gram.head, gram.cross]).all()))
     return Question(name, table, gram, tied=anchor.tied is not None)
 
 
@@ -330,11 +292,7 @@ def _statistics(anchor: Anchor, head: Head, rows: sketched.Trajectories) -> Iter
 
 
 def load_anchor(job: Job, path: str) -> Anchor:
-    """The weights at `path` in `analysis.dtype`, regardless of student.dtype. On a GPU, activations are
-    recomputed.
-    """
+    """The weights at `path` in `analysis.dtype`. On a GPU, activations are recomputed."""
     device = start_torch(job)
-    student = replace(job.config.student, dtype=job.config.analysis.dtype)
-    if student.dtype == "float32" and student.half_only:
-        student = replace(student, attention="sdpa")
-    return Anchor(load_model(path, student, device), checkpointing=device != "cpu")
+    model = load_model(path, sketched.student_settings(job), device)
+    return Anchor(model, checkpointing=device != "cpu")

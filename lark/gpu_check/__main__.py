@@ -2,8 +2,8 @@
 
 Run as: python -m lark.gpu_check                          (or `make gpu-check`)
         python -m lark.gpu_check --only kernel,loss
-Prints versions and a table to paste into a bug report. The exit code is 0 only if no check failed. Without GPUs, it runs what
-can run on the CPU and skips the rest.
+Prints versions and a table to paste into a bug report. The exit code is 0 only if no check failed. Without
+GPUs, the checks that need none run on the CPU.
 """
 
 import argparse
@@ -24,62 +24,66 @@ from lark.work.machine import visible_gpus
 
 log = logging.getLogger("lark.gpu_check")
 
-LOG = "log.txt"
+CHECK_LOG = "log.txt"
 
 
 def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
     """Run the checks, print the report, and return the exit code."""
     options = _parser(checks).parse_args(arguments)
     chosen = _chosen(options.only, checks)
-    if options.limit is not None and options.limit < 1:
-        raise LarkError(f"--limit {options.limit}: give a number of seconds, 1 or more.")
+    _check_limit(options.limit)
     folder = user_path("--outputs", options.outputs).absolute() / "gpu_check"
+    path = folder / CHECK_LOG
     gpus = visible_gpus()
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOG).write_text("", encoding="utf-8")
-        _say(folder, "\n".join(f"{name:<14} {value}" for name, value in versions()))
+        path.write_text("", encoding="utf-8")
+        _print(path, "\n".join(f"{name:<14} {value}" for name, value in versions()))
         if not gpus:
-            _say(folder, "\nThis machine has no GPU: running on the CPU what can run there.")
-        outcomes = run_checks(
-            chosen,
-            gpus,
-            folder,
-            folder / LOG,
-            options.limit,
-            lambda c: log.info("running %s: %s …", c.name, c.claim),
-        )
-        _say(folder, f"\n{table(outcomes)}\n\nFull output: {folder / LOG}\n{verdict(outcomes, gpus)}")
-    return int(any(o.status == "FAIL" for o in outcomes))
+            _print(path, "\nThis machine has no GPU: running on the CPU what can run there.")
+        results = run_checks(chosen, gpus, folder, path, options.limit, _announce)
+        _print(path, f"\n{table(results)}\n\nFull output: {path}\n{verdict(results, gpus)}")
+    return int(any(result.status == "FAIL" for result in results))
 
 
-def _say(folder: Path, text: str) -> None:
-    """Print, and write to the log."""
+def _announce(check: Check) -> None:
+    log.info("running %s: %s …", check.name, check.claim)
+
+
+def _print(path: Path, text: str) -> None:
+    """Print, and write to the log at `path`."""
     log.info(text)
-    with (folder / LOG).open("a", encoding="utf-8") as handle:
+    with path.open("a", encoding="utf-8") as handle:
         handle.write(text + "\n")
 
 
 def _chosen(names: str | None, checks: Sequence[Check]) -> list[Check]:
-    known = {check.name: check for check in checks}
-    wanted = list(known) if names is None else [name.strip() for name in names.split(",")]
-    if unknown := [name for name in wanted if name not in known]:
+    """The checks of `--only`; all if it is not given."""
+    if names is None:
+        return list(checks)
+    by_name = {check.name: check for check in checks}
+    chosen = [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in by_name]
+    if unknown:
         raise LarkError(
-            f"--only {names}: there is no check {unknown[0]!r}. The checks are {', '.join(known)}."
+            f"--only {names}: there is no check {unknown[0]!r}. The checks are {', '.join(by_name)}."
         )
-    return [known[name] for name in wanted]
+    return [by_name[name] for name in chosen]
+
+
+def _check_limit(seconds: int | None) -> None:
+    if seconds is not None and seconds < 1:
+        raise LarkError(f"--limit {seconds}: give a number of seconds, 1 or more.")
 
 
 def _parser(checks: Sequence[Check]) -> argparse.ArgumentParser:
+    names = ", ".join(check.name for check in checks)
+    limit = "seconds per check (default: 120 to 900, depending on the check)"
     parser = argparse.ArgumentParser(
         "python -m lark.gpu_check", description="Check this machine's GPUs and packages."
     )
-    parser.add_argument(
-        "--only", help=f"checks to run, separated by commas: {', '.join(check.name for check in checks)}"
-    )
-    parser.add_argument(
-        "--limit", type=int, help="seconds per check (default: 120 to 900, depending on the check)"
-    )
+    parser.add_argument("--only", help=f"checks to run, separated by commas: {names}")
+    parser.add_argument("--limit", type=int, help=limit)
     parser.add_argument("--outputs", default="outputs", help="where the log is written (default: outputs)")
     return parser
 

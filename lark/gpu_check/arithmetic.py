@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lark.errors import LarkError
+from lark.gpu_check import expectations
 from lark.gpu_check.check import Place, within
 from lark.models.head import Head
 from lark.models.varlen import Segments, packed_attention, why_not_kernel
 from lark.scoring.statistics import detailed_statistics, token_statistics
 from lark.training.loss import weighted_loss
-from lark.work.devices import unusable, use_device
+from lark.work.devices import use_device
 
 REPETITIONS = 10
 
@@ -22,13 +22,15 @@ REPETITIONS = 10
 def gpus(place: Place) -> str:
     """A matrix product on every GPU, compared with the CPU's."""
     use_device("cuda:0")
-    found = torch.cuda.device_count()
-    if found < place.processes:
-        raise LarkError(unusable(f"it finds {found} of {place.processes}"))
+    count = torch.cuda.device_count()
+    expectations.expect_gpus(count, place.processes)
     torch.manual_seed(0)
     matrix = torch.randn(512, 512)
     exact = matrix.double() @ matrix.double()
-    errors = [relative((matrix.to(f"cuda:{i}") @ matrix.to(f"cuda:{i}")).cpu(), exact) for i in range(found)]
+    errors = []
+    for number in range(count):
+        moved = matrix.to(f"cuda:{number}")
+        errors.append(relative((moved @ moved).cpu(), exact))
     return within("product", max(errors), 1e-2)  # TF32 has 10 bits
 
 
@@ -36,117 +38,110 @@ def kernel(place: Place) -> str:
     """The Triton kernel for the statistics of tokens. On the CPU in Triton's interpreter."""
     device, dtype = _start(place)
     tokens, words, width = (512, 50_000, 512) if place.cuda else (16, 3_000, 32)
-    hidden, weight = (
-        4 * torch.randn(n, width, device=device).to(dtype) * width**-0.25 for n in (tokens, words)
-    )
+    hidden = 4 * torch.randn(tokens, width, device=device).to(dtype) * width**-0.25
+    weight = 4 * torch.randn(words, width, device=device).to(dtype) * width**-0.25
     targets = torch.randint(words, (tokens,), device=device)
     head = Head(weight)
-    found = detailed_statistics(hidden, targets, head, 5, "triton")
+    statistics = detailed_statistics(hidden, targets, head, 5, "triton")
+
     logits = hidden.double() @ weight.double().T
-    gold = logits.gather(1, targets[:, None])
     p = logits.softmax(1)
-    residual = p.square().sum(1) - 2 * p.gather(1, targets[:, None])[:, 0] + 1
-    rank = 1 + (logits > gold).sum(1)
-    said = [
-        within(
-            "surprisal",
-            largest(found.surprisal, -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]),
-            1e-4,
-        ),
-        within("residual", largest(found.residual, residual), 1e-4),
-        within("entropy", largest(found.entropy, -(p * logits.log_softmax(1)).sum(1)), 1e-4),
-        within("alternatives", largest(found.alternative_p, p.topk(5)[0]), 1e-4),
-        within("rank / vocabulary", float((found.rank - rank).abs().max()) / words, 1e-3),
+    log_p = logits.log_softmax(1)
+    gold = targets[:, None]
+    surprisal = -log_p.gather(1, gold)[:, 0]
+    residual = p.square().sum(1) - 2 * p.gather(1, gold)[:, 0] + 1
+    entropy = -(p * log_p).sum(1)
+    rank = 1 + (logits > logits.gather(1, gold)).sum(1)
+    measured = [
+        within("surprisal", largest(statistics.surprisal, surprisal), 1e-4),
+        within("residual", largest(statistics.residual, residual), 1e-4),
+        within("entropy", largest(statistics.entropy, entropy), 1e-4),
+        within("alternatives", largest(statistics.alternative_p, p.topk(5)[0]), 1e-4),
+        within("rank / vocabulary", float((statistics.rank - rank).abs().max()) / words, 1e-3),
     ]
     if place.cuda:
         slow = seconds(lambda: token_statistics(hidden, targets, head, "eager"))
         fast = seconds(lambda: token_statistics(hidden, targets, head, "triton"))
-        said.insert(0, f"{slow / fast:.1f}x the speed of PyTorch")
-    return ", ".join(said)
+        measured.insert(0, f"{slow / fast:.1f}x the speed of PyTorch")
+    return ", ".join(measured)
 
 
 def loss(place: Place) -> str:
-    """`weighted_loss` and its gradients. On a GPU this runs products of bf16 with an fp32 output, which
-    exist only there.
-    """
+    """`weighted_loss` and its gradients. On a GPU with products of bf16 that have an fp32 output."""
     device, _ = _start(place)
     tokens, words, width, chunk = (4096, 32_000, 512, 1024) if place.cuda else (96, 700, 32, 32)
-    hidden, weight = (
-        torch.randn(n, width, device=device).mul_(width**-0.25).bfloat16() for n in (tokens, words)
-    )
+    hidden = torch.randn(tokens, width, device=device).mul_(width**-0.25).bfloat16()
+    weight = torch.randn(words, width, device=device).mul_(width**-0.25).bfloat16()
     targets = torch.randint(words, (tokens,), device=device)
     segment = torch.arange(4, device=device).repeat_interleave(tokens // 4)
-    weights, lengths = (
-        torch.tensor([0.2, 1.7, 0.9, 3.1], device=device),
-        torch.full((4,), tokens // 4, device=device),
-    )
+    weights = torch.tensor([0.2, 1.7, 0.9, 3.1], device=device)
+    lengths = torch.full((4,), tokens // 4, device=device)
 
     def ours(h: Tensor, w: Tensor) -> Tensor:
         return weighted_loss(h, w, targets, segment, weights, lengths, 4, chunk=chunk)[0]
 
     def direct(h: Tensor, w: Tensor) -> Tensor:
-        nll = functional.cross_entropy(
-            (h @ w.T).to(torch.promote_types(h.dtype, torch.float32)), targets, reduction="none"
-        )
+        logits = (h @ w.T).to(torch.promote_types(h.dtype, torch.float32))
+        nll = functional.cross_entropy(logits, targets, reduction="none")
         return (nll * (weights / lengths / 4)[segment]).sum()
 
-    (value, *found), (truth, *exact) = (
-        differentiated(ours, hidden, weight),
-        differentiated(direct, hidden.double(), weight.double()),
-    )
-    said = [
-        within("loss", relative(value, truth), 1e-5),
-        within("gradient of states", relative(found[0], exact[0]), 1e-2),
-        within("gradient of head", relative(found[1], exact[1]), 1e-2),
+    value, of_states, of_head = differentiated(ours, hidden, weight)
+    exact, exact_states, exact_head = differentiated(direct, hidden.double(), weight.double())
+    measured = [
+        within("loss", relative(value, exact), 1e-5),
+        within("gradient of states", relative(of_states, exact_states), 1e-2),
+        within("gradient of head", relative(of_head, exact_head), 1e-2),
     ]
     if place.cuda:
-        slow, fast = (seconds(lambda f=f: differentiated(f, hidden, weight)) for f in (direct, ours))  # type: ignore[misc]
-        said.insert(0, f"{slow / fast:.1f}x the speed of cross_entropy")
-    return ", ".join(said)
+        slow = seconds(lambda: differentiated(direct, hidden, weight))
+        fast = seconds(lambda: differentiated(ours, hidden, weight))
+        measured.insert(0, f"{slow / fast:.1f}x the speed of cross_entropy")
+    return ", ".join(measured)
 
 
 def attention(place: Place) -> str:
-    """Attention within each trajectory of a pack. On a GPU with the variable-length kernel, elsewhere with
-    its replacement.
-    """
+    """Attention within each trajectory of a pack. On a GPU with the variable-length kernel."""
     device, _ = _start(place)
     sizes = [700, 1, 1300, 47] if place.cuda else [30, 1, 47, 5]
+    total = sum(sizes)
     heads, kv_heads, width = 8, 2, 64
-    query, key, value = (
-        torch.randn(1, n, sum(sizes), width, device=device, dtype=torch.bfloat16)
-        for n in (heads, kv_heads, kv_heads)
-    )
-    direction = torch.randn(1, sum(sizes), heads, width, device=device)
-    if place.cuda and (reason := why_not_kernel(query, value, query.dtype, 0.0)):
-        raise LarkError(f"PyTorch's variable-length attention is not used: {reason}.")
+    query = torch.randn(1, heads, total, width, device=device, dtype=torch.bfloat16)
+    key = torch.randn(1, kv_heads, total, width, device=device, dtype=torch.bfloat16)
+    value = torch.randn(1, kv_heads, total, width, device=device, dtype=torch.bfloat16)
+    direction = torch.randn(1, total, heads, width, device=device)
+    if place.cuda:
+        expectations.expect_kernel(why_not_kernel(query, value, query.dtype, 0.0))
     packs = Segments.of(sizes).to(device)
     owner = torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
-    seen = (owner[:, None] == owner[None]).tril()
+    visible = (owner[:, None] == owner[None]).tril()
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         arguments: dict[str, Any] = {"cu_seq_lens_q": packs.boundaries, "max_length_q": packs.longest}
         return packed_attention(_Layer(), q, k, v, None, scaling=width**-0.5, **arguments)[0]
 
     def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = (x.repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
-        scores = (q @ k.transpose(2, 3) * width**-0.5).masked_fill(~seen, -torch.inf)
+        k = k.repeat_interleave(heads // kv_heads, dim=1)
+        v = v.repeat_interleave(heads // kv_heads, dim=1)
+        scores = (q @ k.transpose(2, 3) * width**-0.5).masked_fill(~visible, -torch.inf)
         return (scores.softmax(-1) @ v).transpose(1, 2)
 
     def scalar(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda *x: (function(*x) * direction).sum()
 
-    parts = [query, key, value]
-    output = relative(packed(*parts), masked(*(x.double() for x in parts)))
-    found = differentiated(scalar(packed), *parts)[1:]
-    exact = differentiated(scalar(masked), *(x.double() for x in parts))[1:]
-    said = [
+    inputs = [query, key, value]
+    exact_inputs = [x.double() for x in inputs]
+    output = relative(packed(*inputs), masked(*exact_inputs))
+    gradients = differentiated(scalar(packed), *inputs)[1:]
+    exact = differentiated(scalar(masked), *exact_inputs)[1:]
+    measured = [
         within("output", output, 1e-2),
-        within("gradients", max(relative(a, b) for a, b in zip(found, exact, strict=True)), 2e-2),
+        within("gradients", max(map(relative, gradients, exact)), 2e-2),
     ]
     if place.cuda:
-        slow, fast = (seconds(lambda f=f: differentiated(scalar(f), *parts)) for f in (masked, packed))  # type: ignore[misc]
-        said.insert(0, f"{slow / fast:.1f}x the speed of a mask")
-    return ", ".join(said)
+        slow = seconds(lambda: differentiated(scalar(masked), *inputs))
+        fast = seconds(lambda: differentiated(scalar(packed), *inputs))
+        measured.insert(0, f"{slow / fast:.1f}x the speed of a mask")
+    return ", ".join(measured)
 
 
 class _Layer(nn.Module):
@@ -156,9 +151,10 @@ class _Layer(nn.Module):
 def _start(place: Place) -> tuple[torch.device, torch.dtype]:
     """The device, and the precision of weights there."""
     device = "cuda:0" if place.cuda else "cpu"
+    dtype = torch.bfloat16 if place.cuda else torch.float32
     use_device(device)
     torch.manual_seed(0)
-    return torch.device(device), torch.bfloat16 if place.cuda else torch.float32
+    return torch.device(device), dtype
 
 
 def differentiated(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
@@ -175,7 +171,8 @@ def relative(ours: Tensor, exact: Tensor) -> float:
 
 def largest(ours: Tensor, exact: Tensor) -> float:
     """Largest difference, in units of the exact value where that is larger than 1."""
-    return float(((ours.double() - exact.double()).abs() / exact.double().abs().clamp_min(1)).max())
+    exact = exact.double()
+    return float(((ours.double() - exact).abs() / exact.abs().clamp_min(1)).max())
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""What a check is, where it runs and what it returns."""
+"""A check: the claim that it tests, where it runs, and the function that tests it."""
 
 import math
 import os
@@ -41,9 +41,9 @@ class Check:
     name: str
     """Name for `--only`."""
     claim: str
-    """What is true if it passes."""
+    """The statement that is true if it passes."""
     run: str
-    """"package.module:function", which takes a `Place` and returns what was measured, or raises."""
+    """"package.module:function", which takes a `Place` and returns its measurements as text, or raises."""
     gpus: int = 1
     """GPUs that it needs."""
     most: int = 1
@@ -59,10 +59,13 @@ class Check:
         """Where it runs on a machine with this many GPUs; None if it cannot run there."""
         if gpus >= self.gpus:
             return Place("cuda", min(gpus, self.most), folder)
-        return Place("cpu", self.cpu, folder) if self.cpu and not gpus else None
+        if self.cpu and not gpus:
+            return Place("cpu", self.cpu, folder)
+        return None
 
     @property
-    def needs(self) -> str:
+    def requirement(self) -> str:
+        """The reason why a machine without it skips the check."""
         return "needs a GPU" if self.gpus == 1 else f"needs {self.gpus} GPUs"
 
     def environment(self, place: Place) -> dict[str, str]:
@@ -76,58 +79,34 @@ class Check:
         }
 
 
-PACKAGE = "lark.gpu_check"
+ARITHMETIC = "lark.gpu_check.arithmetic"
+WHOLE_STAGES = "lark.gpu_check.stages"
+ZERO2 = "lark.gpu_check.gradients:zero2"
 CHECKS = (
-    Check("gpus", "PyTorch computes on every GPU", f"{PACKAGE}.arithmetic:gpus", most=64, limit=120),
+    Check("gpus", "PyTorch computes on every GPU", f"{ARITHMETIC}:gpus", most=64, limit=120),
+    Check("kernel", "scoring kernel = float64", f"{ARITHMETIC}:kernel", cpu=1, cpu_environment=ON_CPU),
+    Check("loss", "weighted loss in bf16 = float64", f"{ARITHMETIC}:loss", cpu=1),
+    Check("attention", "packed attention = float64, with gradients", f"{ARITHMETIC}:attention", cpu=1),
+    Check("scoring", "2 processes score like 1", f"{WHOLE_STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("zero2", "ZeRO-2 with Liger gives the direct gradient", ZERO2, gpus=2, most=2, cpu=2, limit=600),
     Check(
-        "kernel", "scoring kernel = float64", f"{PACKAGE}.arithmetic:kernel", cpu=1, cpu_environment=ON_CPU
-    ),
-    Check("loss", "weighted loss in bf16 = float64", f"{PACKAGE}.arithmetic:loss", cpu=1),
-    Check(
-        "attention", "packed attention = float64, with gradients", f"{PACKAGE}.arithmetic:attention", cpu=1
-    ),
-    Check(
-        "scoring", "2 processes score like 1", f"{PACKAGE}.stages:scoring", gpus=2, most=2, cpu=2, limit=600
-    ),
-    Check(
-        "zero2",
-        "ZeRO-2 with Liger gives the direct gradient",
-        f"{PACKAGE}.gradients:zero2",
-        gpus=2,
-        most=2,
-        cpu=2,
-        limit=600,
+        "resume", "a killed training resumes to the same weights", f"{WHOLE_STAGES}:resume",
+        most=2, cpu=1, limit=900,
     ),
     Check(
-        "resume",
-        "a killed training resumes to the same weights",
-        f"{PACKAGE}.stages:resume",
-        most=2,
-        cpu=1,
-        limit=900,
+        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{WHOLE_STAGES}:vllm",
+        most=2, cpu=1, limit=900,
     ),
     Check(
-        "vllm",
-        "vLLM, one engine per GPU, answers like PyTorch",
-        f"{PACKAGE}.stages:vllm",
-        most=2,
-        cpu=1,
-        limit=900,
+        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{WHOLE_STAGES}:tensor_parallel",
+        gpus=2, most=2, limit=900,
     ),
-    Check(
-        "tensor-parallel",
-        "vLLM on 2 GPUs together answers like PyTorch",
-        f"{PACKAGE}.stages:tensor_parallel",
-        gpus=2,
-        most=2,
-        limit=900,
-    ),
-)
+)  # fmt: skip
 """Cheapest first."""
 
 
-def within(what: str, error: float, limit: float) -> str:
+def within(quantity: str, error: float, limit: float) -> str:
     """`error` as text. Raises LarkError if it exceeds the limit or is not a number."""
     if math.isnan(error) or error > limit:
-        raise LarkError(f"{what}: error {error:.1e}, more than the limit {limit:.0e}.")
-    return f"{what} {error:.1e} (limit {limit:.0e})"
+        raise LarkError(f"{quantity}: error {error:.1e}, more than the limit {limit:.0e}.")
+    return f"{quantity} {error:.1e} (limit {limit:.0e})"

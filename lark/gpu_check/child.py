@@ -26,8 +26,10 @@ def main(target: str, device: str, processes: str, folder: str) -> int:
         result = {"measured": imported(target)(place)}
     except Exception as error:  # the failures of kernels and compilers have no common type
         traceback.print_exc()
-        expected = isinstance(error, LarkError)
-        result = {"error": first_line(error) if expected else f"{type(error).__name__}: {first_line(error)}"}
+        reason = first_line(error)
+        if not isinstance(error, LarkError):
+            reason = f"{type(error).__name__}: {reason}"
+        result = {"error": reason}
     (place.folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
     return 1 if "error" in result else 0
 

@@ -21,6 +21,7 @@ from lark import config as schema
 from lark.errors import LarkError
 from lark.gpu_check.arithmetic import relative
 from lark.gpu_check.check import Place, within
+from lark.gpu_check.expectations import expect_liger
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN
 from lark.models.varlen import VARLEN
@@ -31,21 +32,23 @@ from lark.training.zero import connect, deepspeed_config
 from lark.work.devices import use_device
 from lark.work.launch import ROOT, die_with_parent
 
-WEIGHTS = (0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05)
-RATE = 1024.0
+TRAJECTORY_WEIGHTS = (0.2, 1.7, 0.9, 3.1, 1.0, 0.4, 2.2, 0.05)
+SGD_RATE = 1024.0
 """Learning rate of SGD: a power of two, so large that the change of the weights is the gradient."""
-BUCKET = 20_000
+SMALL_BUCKET = 20_000
 """Numbers: the model has several buckets, and an embedding larger than one."""
-FOUND = "gradients.safetensors"
+GRADIENTS_FILE = "gradients.safetensors"
+ERROR_FILE = "error.txt"
 
 
 def zero2(place: Place) -> str:
     """On a GPU in bf16 with Liger's kernels; on the CPU in float32 without."""
-    found = _measure(place)
+    gradients = _measure(place)
     exact = _direct(_model(place.device))
+    error = max(relative(gradients[name], gradient) for name, gradient in exact.items())
+    limit = 5e-2 if place.cuda else 1e-5
     kernels = "Liger, bf16" if place.cuda else "float32, without Liger (needs a GPU)"
-    error = max(relative(found[name], g) for name, g in exact.items())
-    return f"{within('gradient', error, 5e-2 if place.cuda else 1e-5)}, {kernels}"
+    return f"{within('gradient', error, limit)}, {kernels}"
 
 
 def _measure(place: Place) -> dict[str, Tensor]:
@@ -55,10 +58,10 @@ def _measure(place: Place) -> dict[str, Tensor]:
     command = [sys.executable, *torchrun, *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     if code != 0:
-        reason = place.folder / "error.txt"
-        said = reason.read_text(encoding="utf-8") if reason.exists() else f"exit code {code}"
-        raise LarkError(f"DeepSpeed's processes failed: {said}")
-    return load_file(place.folder / FOUND)
+        file = place.folder / ERROR_FILE
+        reason = file.read_text(encoding="utf-8") if file.exists() else f"exit code {code}"
+        raise LarkError(f"DeepSpeed's processes failed: {reason}")
+    return load_file(place.folder / GRADIENTS_FILE)
 
 
 def _model(device: str) -> PreTrainedModel:
@@ -83,20 +86,23 @@ def _model(device: str) -> PreTrainedModel:
 
 def _trajectories() -> list[Encoded]:
     generator = torch.Generator().manual_seed(1)
-    lengths = [12 + 17 * k % 60 for k in range(len(WEIGHTS))]
-    return [
-        Encoded(tuple(torch.randint(512, (n,), generator=generator).tolist()), 4 + n // 8, truncated=False)
-        for n in lengths
-    ]
+    lengths = [12 + 17 * k % 60 for k in range(len(TRAJECTORY_WEIGHTS))]
+    trajectories = []
+    for length in lengths:
+        ids = torch.randint(512, (length,), generator=generator).tolist()
+        trajectories.append(Encoded(tuple(ids), 4 + length // 8, truncated=False))
+    return trajectories
 
 
 def _direct(model: PreTrainedModel) -> dict[str, Tensor]:
     """∇ 1/N Σ w_i ℓ_i, one trajectory at a time, from full logits."""
     model = copy.deepcopy(model).double()
-    for trajectory, weight in zip(_trajectories(), WEIGHTS, strict=True):
-        ids, start = torch.tensor([list(trajectory.ids)]), trajectory.prompt_length
+    for trajectory, weight in zip(_trajectories(), TRAJECTORY_WEIGHTS, strict=True):
+        ids = torch.tensor([list(trajectory.ids)])
+        start = trajectory.prompt_length
         logits = model(input_ids=ids, use_cache=False).logits[0]
-        (weight * functional.cross_entropy(logits[start - 1 : -1], ids[0, start:]) / len(WEIGHTS)).backward()
+        loss = functional.cross_entropy(logits[start - 1 : -1], ids[0, start:])
+        (weight * loss / len(TRAJECTORY_WEIGHTS)).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -104,55 +110,57 @@ def _settings(device: str, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration as training has it, with one step per batch."""
     schema.register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = schema.load(compose("config", overrides=[f"training.bf16={str(device == 'cuda').lower()}"]))
+        bf16 = str(device == "cuda").lower()
+        config = schema.load(compose("config", overrides=[f"training.bf16={bf16}"]))
     settings = deepspeed_config(config, 2, device)
-    settings["zero_optimization"] |= {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}
+    settings["zero_optimization"] |= {
+        "reduce_bucket_size": SMALL_BUCKET,
+        "allgather_bucket_size": SMALL_BUCKET,
+    }
     batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "train_batch_size": world}
     return settings | batch | {"gradient_clipping": 0.0, "zero_allow_untested_optimizer": True}
 
 
 def _gradients(device: str, rank: int, world: int) -> dict[str, Tensor]:
-    """One step in two micro-batches: the change of the weights is the gradient. A collective of all
-    processes.
-    """
+    """One step in two micro-batches; the change of the weights is the gradient. A collective."""
     import deepspeed  # noqa: PLC0415  # after `connect`
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415
 
     model = _model(device).to(f"cuda:{rank}" if device == "cuda" else "cpu")  # type: ignore[arg-type]
     before = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()}
-    if device == "cuda" and not apply_liger(model, device):
-        raise LarkError("Liger's kernels cannot be applied: install liger-kernel (environment.yml).")
+    if device == "cuda":
+        expect_liger(apply_liger(model, device))
     return_weighted_loss(model, PLAIN)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=SGD_RATE)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=_settings(device, world))
-    pairs = list(zip(_trajectories(), WEIGHTS, strict=True))[rank::world]
+    pairs = list(zip(_trajectories(), TRAJECTORY_WEIGHTS, strict=True))[rank::world]
     middle = len(pairs) // 2
     for part, last in ((pairs[:middle], False), (pairs[middle:], True)):
         micro = collate_packed([t for t, _ in part], [w for _, w in part]).to(engine.device)
         engine.set_gradient_accumulation_boundary(last)
-        loss, _ = engine(micro, len(WEIGHTS))
+        loss, _ = engine(micro, len(TRAJECTORY_WEIGHTS))
         engine.backward(loss * world, scale_wrt_gas=False)  # the engine averages over processes
     engine.step()
     after = {name: safe_get_full_fp32_param(p).float().cpu() for name, p in model.named_parameters()}
-    return {name: ((before[name] - value) / RATE).contiguous() for name, value in after.items()}
+    return {name: ((before[name] - value) / SGD_RATE).contiguous() for name, value in after.items()}
 
 
 def main(device: str, folder: Path) -> None:
     die_with_parent()
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world = int(os.environ["WORLD_SIZE"])
     try:
         use_device(f"cuda:{rank}" if device == "cuda" else "cpu")
         torch.set_num_threads(1)
         connect(device, deepspeed=True)
-        found = _gradients(device, rank, world)
+        gradients = _gradients(device, rank, world)
         if rank == 0:
-            save_file(found, folder / FOUND)
+            save_file(gradients, folder / GRADIENTS_FILE)
     except Exception as error:
-        if not (folder / "error.txt").exists():  # the first one counts: the others fail because they lose it
-            (folder / "error.txt").write_text(
-                str(error) if isinstance(error, LarkError) else f"{type(error).__name__}: {error}",
-                encoding="utf-8",
-            )
+        file = folder / ERROR_FILE
+        if not file.exists():  # the first one counts: the others fail because they lose it
+            name = "" if isinstance(error, LarkError) else f"{type(error).__name__}: "
+            file.write_text(f"{name}{error}", encoding="utf-8")
         raise
 
 

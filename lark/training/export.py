@@ -1,6 +1,4 @@
-"""Write the trained student as a plain Hugging Face folder: the final one (the artifact), and snapshots
-during training.
-"""
+"""Write the student as a plain Hugging Face folder: the trained one (the artifact), and snapshots before."""
 
 import copy
 import logging
@@ -15,12 +13,11 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, Trainer
 
 from lark.config import Config
-from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.load import load_model
-from lark.training.checkpoints import Stamp, stamps
+from lark.training.checkpoints import FileStamp, stamps
+from lark.training.checks import refuse_diverged
 from lark.training.lora import merged, transposed_layers, with_unquantised_base
-from lark.training.trainer import diverged
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +25,7 @@ SNAPSHOTS = "snapshots"
 
 
 class Exporter:
-    """Writes the current model. All processes must call it together: ZeRO-3's weights are gathered from all
-    of them.
-    """
+    """Writes the current model. All processes call it together, because they gather ZeRO-3's weights."""
 
     def __init__(
         self,
@@ -43,25 +38,26 @@ class Exporter:
         source: str,
     ) -> None:
         """`student` is the model itself, without wrappers; `source` is where it was loaded from."""
-        self.trainer, self.student, self.chat = trainer, student, chat
-        self.config, self.zero, self.folder, self.source = config, zero, folder, source
+        self.trainer = trainer
+        self.student = student
+        self.chat = chat
+        self.config = config
+        self.zero = zero
+        self.folder = folder
+        self.source = source
 
-    def export(self) -> dict[str, Stamp]:
-        """Write into the artifact's folder, and return its files. They get their final names only when all
-        are complete.
-        """
+    def export(self) -> dict[str, FileStamp]:
+        """Write into the artifact's folder, and return its files; empty in a process that does not write."""
         draft = self.folder / "checkpoints" / "export"
         if not self._write(draft):
             return {}
         files = stamps(draft)
-        for name in files:
+        for name in files:  # final names only when all files are complete
             (draft / name).replace(self.folder / name)
         return files
 
     def snapshot(self, step: int) -> None:
-        """Write into snapshots/step-000123. A step that already exists (from a run that was killed later)
-        is left alone.
-        """
+        """Write into snapshots/step-000123, unless a run that was killed later has written it."""
         final = self.folder / SNAPSHOTS / f"step-{step:06d}"
         if final.is_dir():
             return
@@ -83,16 +79,16 @@ class Exporter:
         """The current weights (including adapters) by name; empty on processes with `needed=False`."""
         if self.zero == 3:  # a collective, whether or not this process writes
             return dict(self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped) or {})
-        return cast(nn.Module, self.trainer.model).state_dict() if needed else {}
+        if not needed:
+            return {}
+        return cast(nn.Module, self.trainer.model).state_dict()
 
     def _save(self, state: dict[str, Tensor], folder: Path) -> None:
         lora = self.config.training.lora
-        if (
-            lora.bits is not None
-        ):  # merge into the weights as they were before quantization, which are read again
-            state = with_unquantised_base(
-                state, load_model(self.source, self.config.student, "cpu").state_dict()
-            )
+        if lora.bits is not None:
+            # Merge into the weights as they were before quantization, which are read again.
+            student = load_model(self.source, self.config.student, "cpu")
+            state = with_unquantised_base(state, student.state_dict())
         if lora.rank:
             state = merged(state, transposed_layers(self.student), lora)
         dtype = getattr(torch, self.config.student.dtype)
@@ -100,34 +96,31 @@ class Exporter:
         config.use_cache = True
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        with torch.device(
-            "meta"
-        ):  # the plain class and dtype, without adapters; its weights are those in `state`
+        with torch.device("meta"):  # the plain class, without adapters; its weights are those in `state`
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()
-        shell.save_pretrained(folder, state_dict=self._checked(_copies(state, dtype)))
+        weights = _copies(state, dtype)
+        self._check_finite(weights)
+        shell.save_pretrained(folder, state_dict=weights)
         self.chat.tokenizer.save_pretrained(folder)
-        mode = (
-            (folder / "config.json").stat().st_mode
-        )  # that of an ordinary file; only the owner can read safetensors
+        # Only their owner can read new safetensors files; config.json has the mode of an ordinary file.
+        mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
             file.chmod(mode)
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
 
-    def _checked(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights as they are written, if they are numbers. A weight may also be too large for float16."""
+    def _check_finite(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse weights that are not numbers in the student's dtype: some may be too large for float16."""
         for name, value in weights.items():
             if not bool(value.isfinite().all()):
-                what = f"weights are not finite in {self.config.student.dtype}, e.g. {name}"
-                raise LarkError(
-                    diverged(self.trainer.state.global_step, what, self.config.training.learning_rate)
-                )
-        return weights
+                harm = f"weights are not finite in {self.config.student.dtype}, e.g. {name}"
+                refuse_diverged(self.trainer.state.global_step, harm, self.config.training.learning_rate)
 
     def _generation_config(self) -> GenerationConfig:
         """Both stop tokens, without the student's sampling defaults, which engines would apply."""
-        tokenizer, stops = self.chat.tokenizer, self.chat.stop_ids
+        tokenizer = self.chat.tokenizer
+        stops = self.chat.stop_ids
         pad = cast("int | None", tokenizer.pad_token_id)
         return GenerationConfig(
             bos_token_id=tokenizer.bos_token_id,
@@ -137,9 +130,7 @@ class Exporter:
 
 
 def _copies(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies on the CPU, in `dtype`, outside DeepSpeed's flat buffers. Names that share a weight (a tied
-    head) still do.
-    """
+    """Copies on the CPU in `dtype`, outside DeepSpeed's flat buffers. A tied head shares its copy."""
     copies: dict[tuple[int, torch.Size], Tensor] = {}
     result = {}
     for name, value in state.items():

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def apply_liger(model: PreTrainedModel, device: str) -> bool:
     """Apply Liger's kernels to the model. Returns False, and logs why, if that is not possible.
 
-    Its losses stay off: ours (`lark.training.loss`) has the weights, and knows where packed trajectories end.
+    Its losses stay off: ours (`lark.training.loss`) has weights, and knows where packed trajectories end.
     """
     if not device.startswith("cuda"):
         log.info("Liger kernels need a GPU: training with PyTorch's own")
@@ -24,17 +24,16 @@ def apply_liger(model: PreTrainedModel, device: str) -> bool:
     if importlib.util.find_spec("liger_kernel") is None:
         log.warning("liger-kernel is not installed: training with PyTorch's own kernels, which are slower")
         return False
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # noqa: PLC0415  # imports Triton
+    # Here, because it imports Triton.
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # noqa: PLC0415
 
     family = model.config.model_type
     apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(family)
     if apply is None:
         log.warning("Liger has no kernels for the family %s: training with PyTorch's own", family)
         return False
-    wanted = {
-        "rope": True, "rms_norm": True, "swiglu": True, "geglu": True, "layer_norm": True,
-        "cross_entropy": False, "fused_linear_cross_entropy": False,
-    }  # fmt: skip
-    known = inspect.signature(apply).parameters
-    apply(model=model, **{name: value for name, value in wanted.items() if name in known})
+    settings = dict.fromkeys(["rope", "rms_norm", "swiglu", "geglu", "layer_norm"], True)
+    settings |= {"cross_entropy": False, "fused_linear_cross_entropy": False}
+    supported = inspect.signature(apply).parameters  # not every family has every kernel
+    apply(model=model, **{name: value for name, value in settings.items() if name in supported})
     return True

@@ -3,7 +3,7 @@ Merged on export.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,21 +12,20 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lark.config import Lora
-from lark.errors import LarkError
+from lark.training.checks import check_blocks, check_targets
 
 log = logging.getLogger(__name__)
 
-ADAPTER = "default"
-PREFIX = "base_model.model."
+ADAPTER_NAME = "default"
+PEFT_PREFIX = "base_model.model."
 """Prefix that PEFT adds to the student's names."""
 ALL_LINEAR = "all-linear"
 NF4_BLOCK = 64
 """Weights that share a scale."""
 
 
-def quantization(lora: Lora, compute: torch.dtype) -> Any:
-    """The quantization of frozen layers: 4-bit NF4 with quantised constants (QLoRA). None if they are not
-    quantised.
+def quantization(lora: Lora, compute: torch.dtype) -> BitsAndBytesConfig | None:
+    """The quantization of frozen layers: 4-bit NF4 with quantised constants (QLoRA). None without one.
 
     Embeddings, norms and the head keep their precision. Products are computed in `compute`.
     """
@@ -50,16 +49,13 @@ def keep_exact(model: nn.Module) -> None:
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             quantized: Any = layer
             quantized.support_avx512bf16_for_cpu = False
-            if quantized.weight.device.type == "cpu" and quantized.in_features % NF4_BLOCK:
-                raise LarkError(
-                    f"training.lora.bits=4 on CPU needs layers whose input is a multiple of {NF4_BLOCK}, and"
-                    f" {name} has {quantized.in_features}. Set training.lora.bits=null, or use a GPU."
-                )
+            if quantized.weight.device.type == "cpu":
+                check_blocks(name, quantized.in_features, NF4_BLOCK)
 
 
 def with_unquantised_base(state: Mapping[str, Tensor], student: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The adapters of `state` next to the weights of `student`, under the names that `merged` expects."""
-    adapters = {name.removeprefix(PREFIX): value for name, value in state.items() if ".lora_" in name}
+    adapters = {name.removeprefix(PEFT_PREFIX): value for name, value in state.items() if ".lora_" in name}
     adapted = {name.split(".lora_")[0] for name in adapters}
     base = {}
     for name, value in student.items():
@@ -74,9 +70,11 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # not needed elsewhere, and takes a second
 
-    targets = ALL_LINEAR if lora.targets == [ALL_LINEAR] else list(lora.targets)
-    if targets != ALL_LINEAR:
-        _check_targets(model, lora.targets)
+    targets: str | list[str] = list(lora.targets)
+    if targets == [ALL_LINEAR]:
+        targets = ALL_LINEAR
+    else:
+        _check_targets(model, lora)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -84,39 +82,25 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
         target_modules=targets,
         task_type="CAUSAL_LM",
     )
-    wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER)
+    wrapped: nn.Module = get_peft_model(model, settings, adapter_name=ADAPTER_NAME)
     wrapped.forward = model.forward
-    sizes = [
-        (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in wrapped.parameters()
-    ]  # ZeRO-3 keeps weights elsewhere
-    trained = sum(size for size, trains in sizes if trains)
-    log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{sum(size for size, _ in sizes):,}")
+    trained = 0
+    total = 0
+    for parameter in wrapped.parameters():
+        size = getattr(parameter, "ds_numel", parameter.numel())  # ZeRO-3 leaves an empty tensor in its place
+        total += size
+        trained += size * parameter.requires_grad
+    log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{total:,}")
     return wrapped
 
 
-def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
-    """Check that each target names linear layers, the only ones `merged` supports; PEFT would ignore a name
-    without a layer.
-    """
+def _check_targets(model: PreTrainedModel, lora: Lora) -> None:
+    """Check that targets name linear layers, the only ones that `merged` supports. The head is not one."""
     head = model.get_output_embeddings()
     layers = dict(model.named_modules())
-    linear = {
-        name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D) and layer is not head
-    }
-    choices = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-    for target in targets:
-        named = [name for name in layers if name == target or name.endswith(f".{target}")]
-        if any(layers[name] is head for name in named):
-            raise LarkError(
-                f"training.lora.targets={target} names the head, whose weight the loss uses directly: leave"
-                " it out."
-            )
-        if not named:
-            raise LarkError(
-                f"training.lora.targets={target}: the student has no such layer; choose from {choices}."
-            )
-        if not linear.issuperset(named):
-            raise LarkError(f"training.lora.targets={target} is not a linear layer: choose from {choices}.")
+    heads = {name for name, layer in layers.items() if layer is head}
+    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D)}
+    check_targets(lora.targets, layers, linear - heads, heads)
 
 
 def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:
@@ -126,7 +110,7 @@ def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) 
     Works out of place and from names alone: a snapshot does not change the model in training, and ZeRO-3's
     gathered state is enough. `transposed`: layers whose weight is [in, out] (GPT-2's).
     """
-    student = {name.removeprefix(PREFIX): value for name, value in state.items()}
+    student = {name.removeprefix(PEFT_PREFIX): value for name, value in state.items()}
     result = {}
     for name, value in student.items():
         if ".lora_" in name:
@@ -134,17 +118,17 @@ def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) 
         layer, base, kind = name.rpartition(".base_layer.")
         weight = value
         if base and kind == "weight":
-            a, b = (
-                student[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(value.device, torch.float32)
-                for which in "AB"
-            )
+            a = student[f"{layer}.lora_A.{ADAPTER_NAME}.weight"].to(value.device, torch.float32)
+            b = student[f"{layer}.lora_B.{ADAPTER_NAME}.weight"].to(value.device, torch.float32)
             product = lora.alpha / lora.rank * (b @ a)
-            weight = (value.float() + (product.T if layer in transposed else product)).to(value.dtype)
+            if layer in transposed:
+                product = product.T
+            weight = (value.float() + product).to(value.dtype)
         result[f"{layer}.{kind}" if base else name] = weight
     return result
 
 
 def transposed_layers(model: nn.Module) -> frozenset[str]:
     """The adapted layers that keep their weight as [in, out]."""
-    layers = {name.removeprefix(PREFIX): module for name, module in model.named_modules()}
+    layers = {name.removeprefix(PEFT_PREFIX): module for name, module in model.named_modules()}
     return frozenset(name for name, module in layers.items() if getattr(module, "fan_in_fan_out", False))

@@ -4,8 +4,8 @@ Every response token has a factor f_t on its surprisal, a constant for the gradi
 
     nll      1, the paper's
     dft      π_t(y_t), the token's probability. Dynamic fine-tuning (Wu et al., 2025, arXiv 2508.05629)
-    entropy  H̃_t = H(π_t among its 20 most likely tokens) / ln 20, from 0 (certain) to 1. Entropy-adaptive fine-tuning (Diao et
-             al., 2026, arXiv 2601.02151)
+    entropy  H̃_t = H(π_t among its 20 most likely tokens) / ln 20, from 0 (certain) to 1. Entropy-adaptive
+             fine-tuning (Diao et al., 2026, arXiv 2601.02151)
 
 and, if the training set has them, a weight of its own (`token_weights`). The mean over a trajectory's
 tokens is over all of them, however small their factors are: a trajectory whose tokens have small factors
@@ -84,12 +84,12 @@ def weighted_loss(
     hidden       [T, d]  the student's last hidden states, packed, or a padded [b, t, d] flattened
     head_weight  [V, d]  of the LM head; may be tied to the embedding, may be frozen
     targets      [T]     the token that a position predicts, -100 where it predicts none (`response_targets`)
-    segment      [T]     the trajectory that a position belongs to, 0 ≤ segment < S; ignored where there is no target
+    segment      [T]     the trajectory of a position, 0 ≤ segment < S; ignored where there is no target
     weights      [S]     w_i = B q_i, constants
     lengths      [S]     |a_i|, the number of targets of each trajectory
     head_bias    [V]     or None
-    chunk                response positions with logits in memory at a time: chunk × V fp32 numbers are the extra memory
-    precision            of the factors of the products with the head; None: autocast's, or that of hidden and head_weight
+    chunk                response positions with logits in memory at a time: chunk × V fp32 numbers
+    precision            of the factors of products with the head; None: autocast's, or that of the inputs
     objective            nll, dft or entropy
     token_weights [T]    constants, or None; ignored where there is no target
 
@@ -217,7 +217,7 @@ def _entropy(z: Tensor) -> Tensor:
 
 
 def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c], for the logits z [c, V], which are overwritten.
+    """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c] of logits z [c, V], overwritten.
 
     Z = Σ_v e^(z_v - max z) is divided out later, from [c] numbers: on a GPU, passes over [c, V] are the
     head's main cost apart from its products.

@@ -224,14 +224,11 @@ def collate_packed(
     multiple: int = 1,
     token_weights: Sequence[TokenWeights] = (),
 ) -> MicroBatch:
-    """Trajectories in one row, one after the other; positions restart at each. The width is a multiple of
-    `multiple`.
-    """
+    """Trajectories one after the other in a row of width k · `multiple`; positions restart at each."""
     batch = _collate([list(trajectories)], weights, multiple, token_weights)
     lengths = [len(trajectory.ids) for trajectory in trajectories] or [0]
-    lengths[-1] += batch.input_ids.shape[1] - sum(
-        lengths
-    )  # padding continues the last trajectory, as its positions do
+    # Padding continues the last trajectory, as its positions do.
+    lengths[-1] += batch.input_ids.shape[1] - sum(lengths)
     return replace(batch, segments=Segments.of(lengths))
 
 
@@ -288,15 +285,12 @@ def _aligned(targets: Tensor, lengths: Sequence[int], token_weights: Sequence[To
     """The tokens' weights at their positions. Trajectories are in the order of the positions, row by row."""
     if all(given is None for given in token_weights):
         return None
-    if [
-        length if given is None else len(given) for length, given in zip(lengths, token_weights, strict=True)
-    ] != list(lengths):
-        raise LarkError("Each trajectory needs one weight for each of its response tokens, or none.")
-    flat = [
-        weight
-        for length, given in zip(lengths, token_weights, strict=True)
-        for weight in ([1.0] * length if given is None else given)
-    ]
+    flat: list[float] = []
+    for length, given in zip(lengths, token_weights, strict=True):
+        weights = [1.0] * length if given is None else given
+        if len(weights) != length:
+            raise LarkError("Each trajectory needs one weight for each of its response tokens, or none.")
+        flat += weights
     aligned = torch.zeros(targets.shape)
     aligned[targets != NO_TARGET] = torch.tensor(flat, dtype=torch.float32)
     return aligned

@@ -18,43 +18,43 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from lark.config import Config
-from lark.errors import LarkError
 from lark.models.checks import not_finite
 from lark.models.head import LogitRule
-from lark.printing import counted
 from lark.training.batches import GlobalBatch, GlobalBatches
-from lark.training.checkpoints import Layout, seal, sync
+from lark.training.checkpoints import Sharding, seal, sync
+from lark.training.checks import refuse_diverged, refuse_skips
 from lark.training.constants import LOSS_CHUNK, TIMEOUT
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.sequence import SequenceParallel
-from lark.training.training_set import Key, shown
+from lark.training.training_set import TrajectoryKey, shown
 from lark.training.zero import deepspeed_config
 
 log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 5
-"""Steps with non-finite gradients that are skipped before the run is stopped. Of a short run, at most half
-of the steps.
-"""
+"""Steps with non-finite gradients that are skipped before the run is stopped."""
+MOST_NAMED = 8
+"""Trajectories that the message on a skipped step names."""
 
 
 def return_weighted_loss(
     model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None, objective: str = "nll"
 ) -> None:
-    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of each of its
-    trajectories).
+    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of its trajectories).
 
     With `sequence`, both cover only the positions of this process.
 
     Wrappers (DDP, DeepSpeed) call the model as usual, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
     """
-    head, backbone = model.get_output_embeddings(), model.base_model
+    head = model.get_output_embeddings()
+    backbone = model.base_model
     head.forward = _HeadLoss(head, rule, objective)
 
     def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
-        micro = micro if sequence is None else sequence.own(micro)
+        if sequence is not None:
+            micro = sequence.share(micro)
         packed = {} if micro.segments is None else micro.segments.arguments(backbone)
         output = backbone(
             input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed
@@ -89,36 +89,34 @@ class _HeadLoss:
 
 
 class WeightedTrainer(Trainer):
-    """The Hugging Face Trainer with our batches, our normalisation, and checkpoints that are marked when
-    complete.
-    """
+    """The Hugging Face Trainer with our batches and normalisation; it marks checkpoints that are complete."""
 
-    def __init__(self, batches: GlobalBatches, layout: Layout, **kwargs: Any) -> None:
+    def __init__(self, batches: GlobalBatches, sharding: Sharding, **kwargs: Any) -> None:
         super().__init__(train_dataset=batches, **kwargs)
-        if self.accelerator.ddp_handler is not None:
-            self.accelerator.ddp_handler.gradient_as_bucket_view = (
-                True  # or DDP keeps a copy of all gradients
-            )
-        self.batches, self.layout = batches, layout
+        ddp = self.accelerator.ddp_handler
+        if ddp is not None:
+            ddp.gradient_as_bucket_view = True  # or DDP keeps a copy of all gradients
+        self.batches = batches
+        self.sharding = sharding
         self.skipped: dict[int, list[str]] = {}
         """Step -> the trajectories that may have caused it."""
         self._batch: GlobalBatch
         self._losses: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
-        # Not prepared by accelerate: it would deal whole steps to processes, but each must see its share of
-        # every step.
+        # Not prepared by accelerate, which would deal whole steps: each process needs its share of every step.
         return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        self._batch, self._losses = inputs, []
+        self._batch = inputs
+        self._losses = []
         model.train()
         total = torch.zeros((), device=self.args.device)
         world = self.accelerator.num_processes
-        for number, micro in enumerate(self._batch.micro):
-            last = number == len(self._batch.micro) - 1
-            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the
-            # gradients.
+        options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
+        for number, micro in enumerate(self._batch.micro, start=1):
+            last = number == len(self._batch.micro)
+            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
             # DDP reduces gradients in each backward pass unless it is told to wait for the last.
             waits = not last and world > 1 and not self.is_deepspeed_enabled
@@ -127,16 +125,13 @@ class WeightedTrainer(Trainer):
                     loss, losses = model(micro.to(self.args.device), self._batch.size)
                 self._losses.append(micro.weights.to(losses.device) * losses)
                 # Wrappers average gradients over processes; the objective is their sum.
-                self.accelerator.backward(
-                    loss * world, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {})
-                )
+                self.accelerator.backward(loss * world, **options)
             total += loss.detach() * world
         # A step that is not finite is skipped below. Its loss must not stay in the Trainer's running sum.
         return torch.where(total.isfinite(), total, 0.0)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip, and skip a step whose gradients are not finite. Nothing is repaired; the step is counted
-        and logged.
+        """Clip, and skip a step whose gradients are not finite. Nothing is repaired: it is counted and logged.
 
         The norm is that of all processes' gradients together, so they all skip. DeepSpeed has already
         clipped, and stepped or skipped, when this is called. After a skip the Trainer would omit a step of
@@ -153,74 +148,63 @@ class WeightedTrainer(Trainer):
 
     def require_finite(self, step: int) -> None:
         """Stop a run whose weights are no longer numbers. All processes call it together."""
-        found = [name for name in self._gathered(not_finite(cast(nn.Module, self.model))) if name is not None]
-        if found:
-            raise LarkError(
-                diverged(
-                    step,
-                    f"weights are not finite (NaN or infinite), e.g. {found[0]}",
-                    self.args.learning_rate,
-                )
-            )
+        names = [name for name in self._gathered(not_finite(cast(nn.Module, self.model))) if name is not None]
+        if names:
+            harm = f"weights are not finite (NaN or infinite), e.g. {names[0]}"
+            refuse_diverged(step, harm, self.args.learning_rate)
 
     @torch.no_grad()
     def require_usable(self) -> None:
-        """Refuse a trained student whose own training data has no finite loss: weights that are too large
-        are useless too.
+        """Refuse a trained student without a finite loss on its training data: its weights may be too large.
 
         All processes call it together, after training.
         """
-        micro = self.batches[len(self.batches) - 1].micro[:1]
         self.model_wrapped.eval()
-        losses = []
-        for part in micro:
-            with self.compute_loss_context_manager():
-                losses += self.model_wrapped(part.to(self.args.device), 1)[1].isfinite().tolist()
-        if not any(finite for each in self._gathered(losses) for finite in each):
-            last = next(step for step in range(self.state.global_step, -1, -1) if step not in self.skipped)
-            raise LarkError(diverged(last, "loss is not finite (NaN or infinite)", self.args.learning_rate))
+        micro = self.batches[len(self.batches) - 1].micro[0].to(self.args.device)
+        with self.compute_loss_context_manager():
+            losses = self.model_wrapped(micro, 1)[1]
+        if not any(self._gathered(bool(losses.isfinite().any()))):
+            steps = range(self.state.global_step, -1, -1)
+            last = next(step for step in steps if step not in self.skipped)
+            refuse_diverged(last, "loss is not finite (NaN or infinite)", self.args.learning_rate)
 
-    def _gathered(self, own: Any) -> list[Any]:
-        """An object of each process."""
-        everyone = [own]
-        if self.accelerator.num_processes > 1:
-            everyone = [None] * self.accelerator.num_processes
-            distributed.all_gather_object(everyone, own)
-        return everyone
+    def _gathered(self, value: Any) -> list[Any]:
+        """The values of all processes."""
+        if self.accelerator.num_processes == 1:
+            return [value]
+        values = [None] * self.accelerator.num_processes
+        distributed.all_gather_object(values, value)
+        return values
 
     def _skip_step(self, step: int) -> None:
         self.require_finite(step - 1)  # otherwise all further steps would be skipped
         culprits = self._culprits()
-        what = (
-            "their loss is not finite"
-            if culprits
-            else "each loss is finite, so any in the batch may be the cause"
-        )
-        names = [shown(key) for key in culprits or self._batch.keys]
+        reason = "their loss is not finite"
+        if not culprits:
+            culprits = self._batch.keys
+            reason = "each loss is finite, so any in the batch may be the cause"
+        names = [shown(key) for key in culprits]
         self.skipped[step] = names
-        named = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        suspects = f"{named} ({what})"
+        named = ", ".join(names[:MOST_NAMED])
+        if len(names) > MOST_NAMED:
+            named += f" and {len(names) - MOST_NAMED} more"
+        suspects = f"{named} ({reason})"
         log.warning("step %d skipped: its gradients are not finite. Look at %s.", step, suspects)
-        # Half of the steps: a student that skips more than it takes is closer to the base model than to its
-        # recipe.
-        if len(self.skipped) > min(MOST_SKIPPED, len(self.batches) // 2):
-            raise LarkError(
-                too_many_skipped(
-                    step, len(self.batches), len(self.skipped), suspects, self.args.learning_rate
-                )
-            )
+        # Half of a short run: a student that skips more steps than it takes is closer to the base model than
+        # to its recipe.
+        steps = len(self.batches)
+        if len(self.skipped) > min(MOST_SKIPPED, steps // 2):
+            refuse_skips(step, steps, len(self.skipped), suspects, self.args.learning_rate)
 
-    def _culprits(self) -> list[Key]:
+    def _culprits(self) -> list[TrajectoryKey]:
         """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
-        own = [
-            key
-            for keys, losses in zip(self._batch.own, self._losses, strict=True)
-            for key, finite in zip(keys, losses.isfinite().tolist(), strict=True)
-            if not finite
-        ]
-        return sorted({key for keys in self._gathered(own) for key in keys})
+        culprits: list[TrajectoryKey] = []
+        for keys, losses in zip(self._batch.micro_keys, self._losses, strict=True):
+            finite = losses.isfinite().tolist()
+            culprits += [key for key, is_finite in zip(keys, finite, strict=True) if not is_finite]
+        return sorted(set().union(*self._gathered(culprits)))
 
-    # What the Trainer computes for its own kind of batch. Nothing here uses it.
+    # The Trainer would compute these from its own kind of batch. Nothing here uses them.
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -229,40 +213,14 @@ class WeightedTrainer(Trainer):
         return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Every process brings its own files to disk before the barrier: with ZeRO, that is most of the
-        checkpoint.
-        """
+        """Every process brings its own files to disk before the barrier: with ZeRO, most of the checkpoint."""
         self.require_finite(self.state.global_step)
         super()._save_checkpoint(model, trial)
         checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         sync(checkpoint)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            seal(checkpoint, self.layout)
-
-
-def diverged(step: int, what: str, rate: float) -> str:
-    """The error of a run whose student is useless after a step."""
-    return (
-        f"Training stopped: after step {step} the student's {what}. Lower training.learning_rate={rate:g}, or"
-        " lengthen training.warmup. Checkpoints of earlier steps are kept."
-    )
-
-
-def too_many_skipped(step: int, steps: int, skipped: int, suspects: str, rate: float) -> str:
-    """The error of a run that skips too many steps. `suspects`: trajectories that may be the cause of the
-    last skip.
-    """
-    gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
-    if skipped == step:  # the student has not changed, so its learning rate is not the cause
-        return (
-            f"Training stopped at step {step} of {steps}: {gradients} and no step was taken. Look at"
-            f" {suspects} and their weights, or lower training.lora.alpha if adapters are trained."
-        )
-    return (
-        f"Training stopped at step {step} of {steps}: {gradients}. Look at {suspects}, or lower"
-        f" training.learning_rate={rate:g}. Checkpoints of earlier steps are kept."
-    )
+            seal(checkpoint, self.sharding)
 
 
 def _only(batch: list[GlobalBatch]) -> GlobalBatch:
@@ -270,23 +228,17 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
 
 
 def save_steps(steps: int, checkpoints: int) -> int:
-    """Steps between checkpoints, so that there are at most `checkpoints` of them, including that of the
-    last step.
-    """
+    """Steps between checkpoints, of which there are at most `checkpoints`, including that of the last step."""
     return math.ceil(steps / checkpoints)
 
 
 def trains_nothing(warmup: float, steps: int) -> bool:
-    """Whether the learning rate is 0 at every step. Warm-up begins at 0, so the only step of a run has that
-    rate.
-    """
+    """True if the learning rate is 0 at every step: warm-up begins at 0, and the run has a single step."""
     return steps == 1 and warmup > 0
 
 
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
-    """The recipe as TrainingArguments. One of our batches is a whole global batch: nothing is left to
-    accumulate.
-    """
+    """The recipe as TrainingArguments. One of our batches is a global batch: nothing is left to accumulate."""
     training = config.training
     return TrainingArguments(
         output_dir=str(folder),

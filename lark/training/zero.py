@@ -1,6 +1,4 @@
-"""DeepSpeed's settings, from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 where a
-student needs it.
-"""
+"""DeepSpeed's settings from ours: ZeRO-2 as in the paper (App. C.3, `zero2_bf16.json`), ZeRO-3 if needed."""
 
 import importlib
 import os
@@ -12,23 +10,18 @@ from lark.training.constants import BUCKET, TIMEOUT
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:
-    """The ZeRO stage in effect. One process has nothing to shard, unless it offloads the optimizer, which
-    ZeRO does.
-
-    By default, several GPUs in bf16 use the paper's 2.
-    """
-    offloads, asked = config.hardware.offload != "none", config.hardware.zero
-    if world == 1:
-        return (asked or 2) if offloads else 0
-    if asked is None:
+    """The ZeRO stage in effect. By default, several GPUs in bf16 use the paper's 2."""
+    stage = config.hardware.zero
+    offloads = config.hardware.offload != "none"
+    if world == 1:  # nothing to shard, but ZeRO is what offloads
+        return (stage or 2) if offloads else 0
+    if stage is None:
         return 2 if offloads or (device == "cuda" and config.training.bf16) else 0
-    return asked
+    return stage
 
 
 def half_weights(config: Config, zero: int) -> bool:
-    """Whether weights are loaded in bf16: DeepSpeed's optimizer has fp32 master weights, and frozen weights
-    need none.
-    """
+    """True if weights are loaded in bf16: DeepSpeed has fp32 copies of them, and frozen ones need none."""
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
     return config.training.bf16 and (zero > 0 or frozen)
 
@@ -73,18 +66,11 @@ def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
 
 
 def connect(device: str, deepspeed: bool) -> None:
-    """Connect the processes of a run. This comes before a model is loaded, because ZeRO-3 shards it while
-    loading.
-    """
+    """Connect the processes of a run. Comes before a model is loaded: ZeRO-3 shards it while loading."""
     backend = "gloo" if device == "cpu" else "nccl"
     if "RANK" not in os.environ:  # one process that torchrun has not started; port 0: any that is free
-        os.environ |= {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "0",
-        }
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     if not deepspeed:
         distributed = importlib.import_module("torch.distributed")
         if not distributed.is_initialized():
@@ -94,7 +80,6 @@ def connect(device: str, deepspeed: bool) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     library = importlib.import_module("deepspeed")
     if device == "cpu":
-        # DeepSpeed would compile a kernel for sums in shared memory; gloo works as well and needs no
-        # compiler.
+        # DeepSpeed would compile a kernel for sums in shared memory; gloo works too, without a compiler.
         library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     library.init_distributed(backend, verbose=False, timeout=TIMEOUT)

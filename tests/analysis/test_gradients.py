@@ -13,8 +13,9 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lark.analysis import gradients
+from lark.analysis.corpus_rate import corpus_rate
 from lark.analysis.decay_rate import rate
-from lark.analysis.gradients import HEAD, Anchor, corpus_rate, gram_matrix, passes
+from lark.analysis.gradients import HEAD_WEIGHT, Anchor, gram_matrix, passes
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 
@@ -197,7 +198,7 @@ def test_recomputed_activations_change_nothing_and_random_ones_are_refused() -> 
 def test_backpropagation_stops_at_the_block() -> None:
     """A block of late layers needs no graph below them, which makes many blocks affordable."""
     anchor = Anchor(tiny(tied=False))
-    anchor.want({HEAD})
+    anchor.want({HEAD_WEIGHT})
     hidden, targets = anchor.hidden(trajectories()[0])
     assert not hidden.requires_grad
     assert anchor.loss(hidden, targets).requires_grad

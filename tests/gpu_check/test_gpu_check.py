@@ -16,7 +16,7 @@ from lark.errors import LarkError
 from lark.gpu_check import __main__ as program
 from lark.gpu_check import arithmetic, versions
 from lark.gpu_check.check import CHECKS, Check, Place, within
-from lark.gpu_check.runner import Outcome, run_checks, table, verdict
+from lark.gpu_check.runner import CheckResult, run_checks, table, verdict
 from tests.conftest import ROOT
 
 BROKEN = ("passes", "fails", "undefined", "refuses", "raises", "crashes", "leaves", "hangs")
@@ -28,7 +28,7 @@ def broken(name: str) -> Check:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Outcome], Path]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, CheckResult], Path]:
     """Every broken check, then one that passes, and one that needs two GPUs, on a machine without."""
     folder = tmp_path_factory.mktemp("checks")
     checks = [
@@ -40,7 +40,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Outcom
     return {outcome.check.name: outcome for outcome in found}, folder
 
 
-def test_every_check_has_a_line_whatever_the_others_do(outcomes: tuple[dict[str, Outcome], Path]) -> None:
+def test_every_check_has_a_line_whatever_the_others_do(outcomes: tuple[dict[str, CheckResult], Path]) -> None:
     found, _ = outcomes
     assert list(found) == [*BROKEN, "last", "gpu"]
     failed = {name for name, outcome in found.items() if outcome.status == "FAIL"}
@@ -62,11 +62,11 @@ def test_every_check_has_a_line_whatever_the_others_do(outcomes: tuple[dict[str,
         ("gpu", "needs 2 GPUs"),
     ],
 )
-def test_the_reason_is_one_line(name: str, said: str, outcomes: tuple[dict[str, Outcome], Path]) -> None:
-    assert outcomes[0][name].said == said
+def test_the_reason_is_one_line(name: str, said: str, outcomes: tuple[dict[str, CheckResult], Path]) -> None:
+    assert outcomes[0][name].detail == said
 
 
-def test_a_check_that_hangs_leaves_no_process(outcomes: tuple[dict[str, Outcome], Path]) -> None:
+def test_a_check_that_hangs_leaves_no_process(outcomes: tuple[dict[str, CheckResult], Path]) -> None:
     pid = int((outcomes[1] / "hangs" / "pid").read_text())
     deadline = time.monotonic() + 10
     while _runs(pid) and time.monotonic() < deadline:
@@ -81,7 +81,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_the_log_has_the_whole_text_of_every_check(outcomes: tuple[dict[str, Outcome], Path]) -> None:
+def test_the_log_has_the_whole_text_of_every_check(outcomes: tuple[dict[str, CheckResult], Path]) -> None:
     log = (outcomes[1] / "log.txt").read_text()
     assert (
         "said by the check that passes" in log
@@ -93,7 +93,7 @@ def test_the_log_has_the_whole_text_of_every_check(outcomes: tuple[dict[str, Out
     ]
 
 
-def test_the_table_and_the_verdict_add_up(outcomes: tuple[dict[str, Outcome], Path]) -> None:
+def test_the_table_and_the_verdict_add_up(outcomes: tuple[dict[str, CheckResult], Path]) -> None:
     found = list(outcomes[0].values())
     lines = table(found).splitlines()[2:]
     assert [line.split()[0] for line in lines] == [outcome.check.name for outcome in found]
@@ -207,7 +207,7 @@ def test_the_limit_includes_the_value_itself() -> None:
 
 def test_versions_do_not_need_git_or_a_working_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(versions, "ROOT", tmp_path)
-    monkeypatch.setattr(versions, "CUDA", "raise ImportError")
+    monkeypatch.setattr(versions, "CUDA_VERSION", "raise ImportError")
     found = dict(versions.versions())
     assert found["lark"] == "unknown commit (not a git checkout)"
     assert found["CUDA of torch"] == "torch cannot be imported"

@@ -16,7 +16,7 @@ from lark.models.shapes import Shape
 from lark.pipeline.operations import train as operations
 from lark.planner import costs
 from lark.planner.costs import TrainingSetup
-from lark.training.lora import PREFIX
+from lark.training.lora import PEFT_PREFIX
 from lark.training.worker import Run, prepare, train
 from lark.work.machine import Machine
 from tests.conftest import composed
@@ -43,7 +43,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def adapters(run: Run) -> dict[str, torch.Tensor]:
     state = run.trainer.model.state_dict()  # type: ignore[union-attr]
-    return {name.removeprefix(PREFIX): value.clone() for name, value in state.items() if ".lora_" in name}
+    return {
+        name.removeprefix(PEFT_PREFIX): value.clone() for name, value in state.items() if ".lora_" in name
+    }
 
 
 Gradients = dict[str, torch.Tensor]

@@ -23,9 +23,9 @@ from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import (
     COMPLETE,
-    HELD_OUT,
+    HELD_OUT_LOSSES,
     STATE,
-    Layout,
+    Sharding,
     damage,
     newest_checkpoint,
     remove_unusable,
@@ -150,7 +150,7 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     assert lines[-1]["held_out_loss"] < lines[0]["held_out_loss"]
     each = {
         row["trajectory"]: row["loss"]
-        for row in map(json.loads, (job.folder / HELD_OUT).read_text().splitlines())
+        for row in map(json.loads, (job.folder / HELD_OUT_LOSSES).read_text().splitlines())
     }
     weights = {f"{row['question_id']}/{row['candidate_id']}": row["weight"] for row in rows(selection)}
     mean = sum(weights[name] * loss for name, loss in each.items()) / len(weights)
@@ -194,7 +194,7 @@ def test_a_finished_run_has_nothing_left_to_do(inputs: tuple[Path, Path], tmp_pa
     remains.
     """
     (tmp_path / DONE).write_text(json.dumps({"steps": 3}))
-    checkpoint(tmp_path / "checkpoints", 3, Layout(0, 1))
+    checkpoint(tmp_path / "checkpoints", 3, Sharding(0, 1))
     assert train(make_job(*inputs, tmp_path, *RECIPE)) == {"steps": 3}
     assert {path.name for path in tmp_path.iterdir()} == {DONE}
 
@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
         case "removed":
             path.unlink()
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-2"
     (said,) = [record.message for record in caplog.records]
     assert said.startswith("checkpoint-4 ") and (
         "is incomplete" in said if (file, harm) == (COMPLETE, "removed") else file in said
@@ -284,7 +284,7 @@ def test_what_is_only_named_like_a_checkpoint_is_passed_over(
     name, content = ODD[odd]
     leave(folder / name, content)
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-4"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-4"
     (said,) = [record.message for record in caplog.records]
     assert said in (f"{name} is not a checkpoint: ignored", f"{name} is incomplete: ignored")
 
@@ -314,7 +314,7 @@ def test_a_seal_of_another_shape_is_damage(content: str, crashed: Path, tmp_path
     folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
     (folder / "checkpoint-4" / COMPLETE).write_bytes(content.encode("utf-8", "surrogateescape"))
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-2"
 
 
 def test_a_seal_without_the_state_of_the_training_is_damage(crashed: Path, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_seal_without_the_state_of_the_training_is_damage(crashed: Path, tmp_p
         json.dumps({**values, "files": {"model.safetensors": values["files"]["model.safetensors"]}})
     )
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-2"
 
 
 def test_of_a_checkpoint_that_is_a_link_only_the_link_is_removed(crashed: Path, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_of_a_checkpoint_that_is_a_link_only_the_link_is_removed(crashed: Path, 
     (tmp_path / "elsewhere" / "mine.txt").write_text("kept")
     (folder / "checkpoint-7").symlink_to(tmp_path / "elsewhere")
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-4"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-4"
     assert not (folder / "checkpoint-7").is_symlink() and (tmp_path / "elsewhere" / "mine.txt").exists()
 
 
@@ -342,7 +342,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(crashed: Pat
     folder = shutil.copytree(crashed / "checkpoints", tmp_path / "checkpoints")
     (folder / "checkpoint-4").rename(folder / "checkpoint-9")
     remove_unusable(folder)
-    assert newest_checkpoint(folder, Layout(0, 1)) == folder / "checkpoint-2"
+    assert newest_checkpoint(folder, Sharding(0, 1)) == folder / "checkpoint-2"
 
 
 def test_damaged_state_is_passed_over_and_the_weights_are_those_of_an_undisturbed_run(
@@ -432,12 +432,12 @@ def test_the_speed_is_that_of_the_step_alone(
     ]
 
 
-def checkpoint(folder: Path, step: int, layout: Layout | None) -> None:
+def checkpoint(folder: Path, step: int, sharding: Sharding | None) -> None:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     (path / STATE).write_text(json.dumps({"global_step": step}))
-    if layout is not None:
-        seal(path, layout)
+    if sharding is not None:
+        seal(path, sharding)
 
 
 @pytest.mark.parametrize("main", [True, False])
@@ -472,19 +472,21 @@ def test_every_process_syncs_its_files_before_the_checkpoint_is_sealed(
 
 
 def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
-    plain = Layout(0, 1)
+    plain = Sharding(0, 1)
     assert newest_checkpoint(tmp_path, plain) is None
-    for step, layout in [(9, plain), (10, plain), (11, None)]:
-        checkpoint(tmp_path, step, layout)
-    newest = newest_checkpoint(tmp_path, Layout(0, 4))  # without DeepSpeed any number of processes can resume
+    for step, sharding in [(9, plain), (10, plain), (11, None)]:
+        checkpoint(tmp_path, step, sharding)
+    newest = newest_checkpoint(
+        tmp_path, Sharding(0, 4)
+    )  # without DeepSpeed any number of processes can resume
     assert newest is not None and newest.name == "checkpoint-10"
     remove_unusable(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10"}
 
 
-@pytest.mark.parametrize("now", [Layout(0, 8), Layout(3, 8), Layout(2, 4)])
-def test_a_sharded_checkpoint_is_not_resumed_by_another_sharding(now: Layout, tmp_path: Path) -> None:
-    checkpoint(tmp_path, 5, Layout(2, 8))
+@pytest.mark.parametrize("now", [Sharding(0, 8), Sharding(3, 8), Sharding(2, 4)])
+def test_a_sharded_checkpoint_is_not_resumed_by_another_sharding(now: Sharding, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 5, Sharding(2, 8))
     with pytest.raises(LarkError, match=r"written by 8 processes with hardware.zero=2.*force=\[train\]"):
         newest_checkpoint(tmp_path, now)
-    assert newest_checkpoint(tmp_path, Layout(2, 8)) == tmp_path / "checkpoint-5"
+    assert newest_checkpoint(tmp_path, Sharding(2, 8)) == tmp_path / "checkpoint-5"

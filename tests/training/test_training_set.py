@@ -10,7 +10,7 @@ import pytest
 from lark.errors import LarkError
 from lark.models.dialogue import Dialogue
 from lark.pipeline.pipeline import Pipeline
-from lark.training.training_set import Row, read_rows, read_token_weights
+from lark.training.training_set import WeightedTrajectory, read_rows, read_token_weights
 from tests.conftest import composed
 
 USER, ASSISTANT = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
@@ -27,21 +27,24 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
     system = {"role": "system", "content": "Be brief."}
     second = {**GOOD, "question_id": 7, "weight": 0, "messages": [system, USER, ASSISTANT]}
     path = write(tmp_path / "train.jsonl", GOOD, "", second)
-    first = Row("q0", "c", 1.5, Dialogue([USER, ASSISTANT]))
-    assert list(read_rows(path)) == [first, Row("7", "c", 0.0, Dialogue([system, USER, ASSISTANT]))]
+    first = WeightedTrajectory("q0", "c", 1.5, Dialogue([USER, ASSISTANT]))
+    assert list(read_rows(path)) == [
+        first,
+        WeightedTrajectory("7", "c", 0.0, Dialogue([system, USER, ASSISTANT])),
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weight": math.nan}, "the weight of q1/c is nan; a weight must be finite"),
-        ({"weight": math.inf}, "the weight of q1/c is inf; a weight must be finite"),
-        ({"weight": -0.5}, "the weight of q1/c is -0.5; .* must not be negative"),
-        ({"weight": "1.0"}, "the weight of q1/c must be a number, not '1.0'"),
-        ({"weight": True}, "the weight of q1/c must be a number, not True"),
+        ({"weight": math.nan}, "`weight` is nan .a missing value"),
+        ({"weight": math.inf}, "`weight` must be a number .*, not inf"),
+        ({"weight": -0.5}, "`weight` must be a number that is not negative, not -0.5"),
+        ({"weight": "1.0"}, "`weight` must be a number .*, not '1.0'"),
+        ({"weight": True}, "`weight` must be a number .*, not True"),
         (
             {"weight": MISSING},
-            "there is no `weight`; a line of a training set has question_id, candidate_id, weight, messages",
+            "there is no `weight`; .* A line of a training set has question_id, candidate_id, weight and messages",
         ),
         ({"question_id": MISSING}, "there is no `question_id`"),
         ({"candidate_id": None}, "there is no `candidate_id`"),
@@ -49,7 +52,7 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"question_id": True}, "`question_id` must be text or a number, not True"),
         ({"candidate_id": ["c"]}, "`candidate_id` must be text or a number, not a list"),
         ({"candidate_id": " "}, "`candidate_id` must be text or a number, not ' '"),
-        ({"candidate_id": math.nan}, "`candidate_id` must be text or a number, not nan"),
+        ({"candidate_id": math.nan}, "`candidate_id` is nan .a missing value"),
         ({"messages": MISSING}, "there is no `messages`"),
         ({"question_id": "q0"}, "duplicate trajectory q0/c; merge its lines into one"),
         (
@@ -65,7 +68,7 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ),
         ({"messages": [USER, {"role": "assistant"}]}, "`messages` must be a list of messages"),
         ({"messages": "1 + 1 = 2"}, "`messages` must be a list of messages"),
-        ({"weight": 10**400}, "the weight of q1/c is 1000.*; a weight must be finite"),
+        ({"weight": 10**400}, "`weight` must be a number .*, not 1000"),
         ({"token_weights": [10**400]}, "`token_weights` has 1000"),
         ({"tools": '[{"name": "f"}]'}, "`tools` must be a list of objects"),
         ({"tools": [None]}, "`tools` must be a list of objects"),
@@ -83,7 +86,7 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"token_weights": 1.0}, "`token_weights` must be a list of numbers, not 1.0"),
         (
             {"token_weights": [1, -1]},
-            "`token_weights` has -1 at position 1; weights are numbers from 0 to 1e",
+            "`token_weights` has -1 at position 1; each value must be a number from 0 to 1e",
         ),
         ({"token_weights": [math.nan]}, "`token_weights` has nan at position 0"),
     ],
@@ -120,7 +123,9 @@ def test_a_held_out_file_is_read_before_anything_runs_if_the_run_trains(tmp_path
         "hardware=cpu",
         f"training.held_out.path={path}",
     ]
-    with pytest.raises(LarkError, match=r"held.jsonl, line 2: the weight of q0/c is -1"):
+    with pytest.raises(
+        LarkError, match=r"held.jsonl, line 2: `weight` must be a number that is not negative, not -1"
+    ):
         Pipeline(composed(*settings), tmp_path)
     Pipeline(composed(*settings, "stages=[select]"), tmp_path)
     write(path, GOOD)

@@ -36,10 +36,11 @@ from lark.store.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
 from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
+from lark.training.encoded_set import read_examples, with_token_weights
 from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.trainer import arguments, save_steps, trains_nothing
-from lark.training.worker import prepare, read_examples, train, with_token_weights
+from lark.training.worker import prepare, train
 from lark.training.zero import deepspeed_config, zero_stage
 from lark.work.machine import Machine
 from tests.conftest import composed
@@ -208,7 +209,7 @@ def test_where_each_loss_is_finite_the_whole_batch_is_named(
 ) -> None:
     run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
     run.trainer._batch = run.trainer.batches[0]
-    run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.own]
+    run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.micro_keys]
     run.trainer._skip_step(1)
     assert len(run.trainer.skipped[1]) == 16
 

@@ -30,7 +30,7 @@ from lark.models.chat import ChatFormat
 from lark.models.dialogue import opening
 from lark.models.students import DEMO
 from lark.training.checkpoints import CHECKPOINT
-from lark.training.worker import read_examples
+from lark.training.encoded_set import read_examples
 from lark.work.machine import Machine
 from lark.work.operation import Job
 from tests.conftest import ROOT

@@ -1,5 +1,6 @@
-"""The operations of the stage `analyse`: the measurements that `analysis.name` selects. Their cost is
-computed in their own precision (`analysis.dtype`), from the student's shape and the pool's lengths.
+"""The operations of the stage `analyse`: the measurements that `analysis.name` selects.
+
+Their cost is that of their own precision (`analysis.dtype`), from the student's shape and the pool's lengths.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner,
 from lark.work.machine import Machine
 from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
 
-RATE = {
+PRECISION_RATE = {
     ("cuda", "float32"): 1 / 16,
     ("cuda", "bfloat16"): 1.0,
     ("cpu", "float32"): 1.0,
@@ -35,16 +36,14 @@ instructions for them.
 POWER_STEPS = 8
 """Steps of power iteration until it converges: 4 to 16, on the demo's student."""
 POWER_PASSES = 5
-"""Cost of one of its steps in forward passes: a backward pass is two, a forward-mode pass three (W x, dW x
-and W dx).
-"""
+"""Forward passes that one step costs: a backward pass is two, a forward-mode pass three (W x, dW x, W dx)."""
 
 
-def _merge(file: str, each: str) -> Callable[[Job, Counts], Counts]:
-    """Merge the shards of all processes into one table. `each`: the count that is the number of shards."""
+def _merge(file: str, noun: str) -> Callable[[Job, Counts], Counts]:
+    """Merge the shards of all processes into one table. `noun`: the count that is the number of shards."""
 
     def collect(job: Job, counts: Counts) -> Counts:
-        return {**counts, **parts.merge(job.folder, file, int(counts[each]))}
+        return {**counts, **parts.merge(job.folder, file, int(counts[noun]))}
 
     return collect
 
@@ -80,56 +79,56 @@ def gradient_numbers(shape: Shape) -> int:
 
 def gradient_passes(config: Config, shape: Shape, candidates: int) -> int:
     """Passes over a trajectory until every block of its gradient has been in memory."""
-    whole = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
-    return ceil(whole / (config.hardware.gradient_gib * GIB))
+    needed = precision_bytes(config.analysis.dtype) * gradient_numbers(shape) * candidates
+    return ceil(needed / (config.hardware.gradient_gib * GIB))
 
 
 def _gradients_cost(planner: Planner, step: Step) -> Estimate:
-    """Every pass is a forward pass and the gradients of activations; those of the weights are computed once
-    in total.
-    """
-    if planner.config.analysis.quick:
+    """Every pass is a forward pass and the gradients of activations. Those of weights are computed once."""
+    config = planner.config
+    if config.analysis.quick:
         return _sketched_cost(planner, step, forward=False)
-    hardware, lengths, K = planner.config.hardware, planner.lengths, planner.lengths.candidates
-    questions = min(planner.config.analysis.questions, lengths.questions)
-    passes = gradient_passes(planner.config, planner.shape, K)
-    forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
-    each = forward.backbone * (passes * (2 + _recomputes(planner)) + 1) + forward.head * (2 * passes + 1)
-    element = precision_bytes(planner.config.analysis.dtype)
-    whole = element * gradient_numbers(planner.shape)
-    block = min(hardware.gradient_gib * GIB, whole * K)
-    held = whole if passes == 1 else min(whole, block / K + element * planner.shape.head)
-    memory = held + (0.0 if hardware.gradient_scratch else block)
+    hardware = config.hardware
+    shape = planner.shape
+    lengths = planner.lengths
+    K = lengths.candidates
+    questions = min(config.analysis.questions, lengths.questions)
+    passes = gradient_passes(config, shape, K)
+    forward = costs.forward_flops(shape, lengths.total, lengths.response)
+    backbone = forward.backbone * (passes * (2 + _recomputes(planner)) + 1)
+    flops = (backbone + forward.head * (2 * passes + 1)) * lengths.repeat * questions / lengths.questions
+    element = precision_bytes(config.analysis.dtype)
+    gradient = element * gradient_numbers(shape)
+    block = min(hardware.gradient_gib * GIB, gradient * K)
+    # One gradient of the tensors that a block touches. Blocks cut tensors, at most by the head's size.
+    tensors = gradient if passes == 1 else min(gradient, block / K + element * shape.head)
+    buffer = 0.0 if hardware.gradient_scratch else block
+    memory = tensors + buffer + _activations(planner, _longest(planner))
     work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
-    flops = each * lengths.repeat * questions / lengths.questions
-    made = _made(
-        planner, step, work, flops, questions, 0.0, memory + _activations(planner, _longest(planner))
-    )
+    estimate = _made(planner, step, work, flops, questions, 0.0, memory)
     if not hardware.gradient_scratch:
-        return made
-    seconds = (
-        made.seconds + 2 * whole * K * questions / LOAD_BYTES
-    )  # written and read; all processes share one disk
-    return replace(made, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
+        return estimate
+    # Gradients are written and read once; all processes share one disk.
+    seconds = estimate.seconds + 2 * gradient * K * questions / LOAD_BYTES
+    return replace(estimate, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
 
 
 def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
-    """Sketches of exact gradients, and with `forward` also those of a forward pass, for a sample of
-    questions.
-    """
-    asked, lengths, shape = planner.config.analysis, planner.lengths, planner.shape
-    questions = min(asked.questions, lengths.questions)
+    """Sketches of exact gradients for a sample of questions; with `forward` also those of a forward pass."""
+    lengths = planner.lengths
+    shape = planner.shape
     sketch = planner.config.sketch
-    exact, gram = (
-        SketchShape.of(shape, size, sketch.words, sketch.states) for size in (sketch.exact, sketch.gram)
-    )
-    each = costs.exact_flops(shape, lengths.total, lengths.response, exact, bool(_recomputes(planner)))
-    each += costs.gram_flops(shape, lengths.total, lengths.response, gram) if forward else 0.0
-    flops = each * lengths.repeat * questions / lengths.questions
+    questions = min(planner.config.analysis.questions, lengths.questions)
+    exact = SketchShape.of(shape, sketch.exact, sketch.words, sketch.states)
+    flops = costs.exact_flops(shape, lengths.total, lengths.response, exact, bool(_recomputes(planner)))
+    if forward:
+        gram = SketchShape.of(shape, sketch.gram, sketch.words, sketch.states)
+        flops += costs.gram_flops(shape, lengths.total, lengths.response, gram)
+    flops = flops * lengths.repeat * questions / lengths.questions
     tokens = max(planner.config.hardware.train_tokens, _longest(planner))
+    sketches = 4.0 * exact.numbers(shape) * lengths.candidates
     work = f"{questions * lengths.candidates:,} trajectories, sketched"
-    kept = 4.0 * exact.numbers(shape) * lengths.candidates
-    return _made(planner, step, work, flops, questions, 0.0, _activations(planner, tokens) + kept)
+    return _made(planner, step, work, flops, questions, 0.0, _activations(planner, tokens) + sketches)
 
 
 def _estimates_cost(planner: Planner, step: Step) -> Estimate:
@@ -142,31 +141,31 @@ def _teachers_cost(planner: Planner, step: Step) -> Estimate:
 
 def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
     """A direction in the parameters, as large as the parameters, is pulled back and pushed forward."""
-    asked, lengths = planner.config.analysis, planner.lengths
-    questions = min(asked.jacobians, asked.questions, lengths.questions)
-    steps = min(POWER_STEPS, asked.iterations)
+    analysis = planner.config.analysis
+    lengths = planner.lengths
+    questions = min(analysis.jacobians, analysis.questions, lengths.questions)
+    steps = min(POWER_STEPS, analysis.iterations)
     forward = costs.forward_flops(planner.shape, lengths.total, lengths.response)
     flops = forward.backbone * (1 + POWER_PASSES * steps) * lengths.repeat * questions / lengths.questions
     work = f"{questions * lengths.candidates:,} trajectories x {steps} steps"
-    direction = precision_bytes(asked.dtype) * planner.shape.parameters
+    direction = precision_bytes(analysis.dtype) * planner.shape.parameters
     return _made(planner, step, work, flops, questions, direction, _activations(planner, _longest(planner)))
 
 
 def _kappa_cost(planner: Planner, step: Step) -> Estimate:
     """A gradient of the whole training set, summed in float32, at each snapshot, which is loaded first."""
-    lengths, shape = planner.lengths, planner.shape
+    lengths = planner.lengths
+    shape = planner.shape
     training = planner.config.training
-    snapshots = max(
-        1, training.snapshots + training.early_snapshots
-    )  # the plan refuses a run without snapshots
-    chosen = planner.selected
+    snapshots = max(1, training.snapshots + training.early_snapshots)  # the plan refuses a run without any
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
-    each = forward.training(bool(_recomputes(planner)), frozen=False) * chosen / len(lengths.total)
+    flops = forward.training(bool(_recomputes(planner)), frozen=False)
+    flops = flops * planner.selected / len(lengths.total) * snapshots
     tokens = max(planner.config.hardware.train_tokens, _longest(planner))
-    work = f"{chosen:,} trajectories x {snapshots} snapshots"
-    sums = 4.0 * shape.parameters
     memory = _activations(planner, tokens) + precision_bytes(planner.config.analysis.dtype) * shape.head
-    return _made(planner, step, work, each * snapshots, snapshots, sums, memory, loads=snapshots)
+    work = f"{planner.selected:,} trajectories x {snapshots} snapshots"
+    sums = 4.0 * shape.parameters
+    return _made(planner, step, work, flops, snapshots, sums, memory, loads=snapshots)
 
 
 def _made(
@@ -179,18 +178,16 @@ def _made(
     assumed: float,
     loads: int = 1,
 ) -> Estimate:
-    """`parts` are dealt to the processes and not split; `certain` and `assumed` are bytes in addition to
-    the weights.
-    """
-    machine, dtype = planner.hardware.machine, planner.config.analysis.dtype
+    """`parts` are dealt to processes and not split; `certain` and `assumed`: bytes in addition to the weights."""
+    machine = planner.hardware.machine
+    dtype = planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
-    computing = flops / (
-        planner.hardware.rate("training", planner.shape, devices=1) * RATE[machine.device, dtype]
-    )
+    rate = planner.hardware.rate("training", planner.shape, devices=1) * PRECISION_RATE[machine.device, dtype]
+    computing = flops / rate * ceil(parts / machine.world) / parts
     loading = ceil(loads / machine.world) * weights / LOAD_BYTES
-    seconds = computing * ceil(parts / machine.world) / parts + loading + START_SECONDS[machine.device]
-    known = (weights + certain) / GIB
-    return planner.made(step, work, flops, seconds, known + assumed / GIB, known)
+    seconds = computing + loading + START_SECONDS[machine.device]
+    least = (weights + certain) / GIB
+    return planner.made(step, work, flops, seconds, least + assumed / GIB, least)
 
 
 def _recomputes(planner: Planner) -> int:
@@ -204,9 +201,8 @@ def _longest(planner: Planner) -> int:
 
 def _activations(planner: Planner, tokens: int) -> float:
     bf16 = planner.config.analysis.dtype == "bfloat16"
-    return costs.activation_bytes(
-        planner.shape, TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16)
-    )
+    setup = TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16)
+    return costs.activation_bytes(planner.shape, setup)
 
 
 def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -224,7 +220,9 @@ def _jacobians_remedies(config: Config, machine: Machine, longest: int) -> Itera
 def _kappa_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
     """Smaller batches first."""
     tokens = config.hardware.train_tokens
-    batches: list[Settings] = [{}, *([{"hardware.train_tokens": longest}] if tokens > longest else [])]
+    batches: list[Settings] = [{}]
+    if tokens > longest:
+        batches.append({"hardware.train_tokens": longest})
     return remedies.combined(*_precision_or_text(config, longest, "hardware.train_tokens", tokens), batches)
 
 

@@ -1,0 +1,267 @@
+"""Refusals of training: of settings, training sets, checkpoints, and of runs that fail. No model code."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from lark.config import Config, Lora
+from lark.errors import LarkError
+from lark.models.shapes import Shape
+from lark.printing import counted
+from lark.work.machine import Machine, pinned
+
+if TYPE_CHECKING:
+    from lark.training.checkpoints import Sharding
+
+
+NEEDS_MASK = ("eager", "flex_attention")
+"""Attention implementations that need a mask of the whole sequence."""
+
+
+def check_precision(config: Config) -> None:
+    """Refuse training in float32 with attention that has none."""
+    if config.student.half_only and not config.training.bf16:
+        raise LarkError(
+            f"student.attention={config.student.attention} has no float32, which training.bf16=false needs:"
+            " set training.bf16=true or student.attention=auto."
+        )
+
+
+def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | None) -> None:
+    """Refuse processes that cannot share micro-batches as hardware.sequence_parallel asks."""
+    parts = config.hardware.sequence_parallel
+    setting = f"hardware.sequence_parallel={parts}"
+    if parts == 1:
+        return
+    if machine.world % parts:
+        raise LarkError(
+            f"{setting}: the number of processes ({machine.world}) is not a multiple of it; choose a divisor."
+        )
+    if shape is not None and not shares_heads(shape, parts):
+        raise LarkError(
+            f"{setting}: the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads"
+            f" cannot be divided among {parts} processes; choose a divisor of {shape.heads}, and a divisor or"
+            f" a multiple of {shape.kv_heads}."
+        )
+    if config.student.attention in NEEDS_MASK:
+        raise LarkError(
+            f"{setting} does not support student.attention={config.student.attention}: use sdpa or"
+            " flash_attention_2."
+        )
+    if machine.lacks("deepspeed"):
+        raise LarkError(
+            f"{setting} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."
+        )
+
+
+def shares_heads(shape: Shape, parts: int) -> bool:
+    """True if attention heads can be divided among this many processes. Fewer key-value heads are repeated."""
+    return shape.heads % parts == 0 and (shape.kv_heads % parts == 0 or parts % shape.kv_heads == 0)
+
+
+def check_batch(config: Config, machine: Machine) -> None:
+    """Refuse a global batch that cannot be divided evenly, or that is too small for the processes."""
+    batch = config.training.global_batch
+    micro_batch = config.hardware.micro_batch
+    replicas = machine.world // config.hardware.sequence_parallel
+    per_step = replicas * micro_batch
+    unit = "processes" if replicas == machine.world else "groups of processes (hardware.sequence_parallel)"
+    if batch % per_step and batch > per_step:
+        raise LarkError(
+            f"training.global_batch={batch} cannot be divided among {replicas} {unit} x "
+            f"hardware.micro_batch={micro_batch}: choose a multiple of {per_step}."
+        )
+    if replicas > batch:
+        raise LarkError(
+            f"{replicas} {unit}, but only training.global_batch={batch} trajectories per"
+            " step: use fewer processes or a larger batch."
+        )
+
+
+def check_elastic(config: Config, zero: int) -> None:
+    """Refuse a changing number of processes for an optimizer that is sharded over them."""
+    if config.hardware.elastic and zero:
+        raise LarkError(
+            f"hardware.elastic=true: the checkpoints of hardware.zero={zero} can only be resumed by as many"
+            " processes as wrote them. Set hardware.zero=0, or hardware.elastic=false."
+        )
+
+
+def check_deepspeed(machine: Machine, zero: int) -> None:
+    """Refuse sharding without DeepSpeed."""
+    if zero and machine.lacks("deepspeed"):
+        raise LarkError(
+            f"hardware.zero={zero}, but DeepSpeed is not installed: pip install {pinned('deepspeed')}, or"
+            " hardware.zero=0."
+        )
+
+
+def check_offload_sharded(zero: int) -> None:
+    """Refuse to offload an optimizer that is not ZeRO's."""
+    if not zero:
+        raise LarkError(
+            "hardware.offload=optimizer needs ZeRO: set hardware.zero=2 or 3, or hardware.offload=none."
+        )
+
+
+def refuse_offload(needed_gib: int, host_gib: float, rank: int) -> NoReturn:
+    """Refuse to offload an optimizer that the host cannot hold."""
+    raise LarkError(
+        f"hardware.offload=optimizer needs about {needed_gib} GiB of the host's memory, and this machine has"
+        f" {host_gib:.0f}: use more nodes, or training.lora.rank={rank}."
+    )
+
+
+def check_adapters(lora: Lora, machine: Machine, zero: int) -> None:
+    """Refuse adapters without their packages, and 4-bit weights that would be sharded."""
+    if lora.rank and machine.lacks("peft"):
+        raise LarkError(
+            f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or"
+            " training.lora.rank=0."
+        )
+    if lora.bits is not None and machine.lacks("bitsandbytes"):
+        raise LarkError(
+            f"training.lora.bits={lora.bits}, but bitsandbytes is not installed: pip install"
+            f" {pinned('bitsandbytes')}, or training.lora.bits=null."
+        )
+    if lora.bits is not None and zero == 3:
+        raise LarkError(
+            f"training.lora.bits={lora.bits}: ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2, which"
+            " replicates them, or training.lora.bits=null."
+        )
+
+
+def check_single(single: bool, name: str, where: str) -> None:
+    """Refuse a trajectory that an earlier line has too."""
+    if not single:
+        raise LarkError(f"{where}: duplicate trajectory {name}; merge its lines into one.")
+
+
+def check_not_empty(trajectories: int, path: Path, remedy: str) -> None:
+    """Refuse a file without a line."""
+    if not trajectories:
+        raise LarkError(f"{path} is empty: {remedy}.")
+
+
+def check_roles(roles: Sequence[str], trained: bool, where: str) -> None:
+    """Refuse messages without a question, or that do not end with an answer. `trained`: a turn has loss."""
+    if "user" not in roles or roles[-1] != "assistant" or not trained:
+        raise LarkError(
+            f"{where}: `messages` must have a user turn and end with an assistant turn that is trained on"
+            f" (with a weight other than 0); it has {', '.join(roles) or 'no messages'}."
+        )
+
+
+def check_sharding(checkpoint: Path, written: "Sharding", current: "Sharding") -> None:
+    """Refuse to resume a checkpoint whose optimizer is sharded differently."""
+    same_shards = not current.zero or written.world == current.world
+    if written.zero != current.zero or not same_shards:
+        raise LarkError(
+            f"{checkpoint} was written by {written.world} processes with hardware.zero={written.zero};"
+            f" {current.world} with hardware.zero={current.zero} cannot resume it. Use the same hardware again,"
+            " or start over with force=[train]."
+        )
+
+
+def check_response(tokens: int, path: Path, name: str, max_length: int) -> None:
+    """Refuse a trajectory of which no response token is left to train on."""
+    if tokens < 1:
+        raise LarkError(
+            f"{path}: the response of {name} is cut off completely at student.max_length={max_length}. Raise"
+            " it, or remove this trajectory."
+        )
+
+
+def check_token_count(weights: int, tokens: int, truncated: bool, path: Path, name: str) -> None:
+    """Refuse weights that do not belong to the response's tokens. A cut response may have more weights."""
+    if weights != tokens and not (truncated and weights > tokens):
+        raise LarkError(
+            f"{path}: token_weights of {name} has {weights} numbers, but its response has {tokens}"
+            " tokens with this student, including the end of the turn. `scoring.tokens=true` writes the"
+            " tokens (docs/tokens.md)."
+        )
+
+
+def check_some_weighted(weighted: int, listed: int, path: Path, example: str) -> None:
+    """Refuse a file of token weights that has none of the selected trajectories."""
+    if not weighted:
+        raise LarkError(
+            f"training.token_weights={path}: none of its {listed} trajectories is in the selection, such"
+            f" as {example}. Use the question_id and candidate_id of the selection's train.jsonl."
+        )
+
+
+def check_targets(
+    targets: Sequence[str], layers: Collection[str], linear: Collection[str], heads: Collection[str]
+) -> None:
+    """Refuse targets of adapters that do not name linear layers. PEFT would ignore a name without a layer."""
+    choices = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+    for target in targets:
+        named = {name for name in layers if name == target or name.endswith(f".{target}")}
+        if not named.isdisjoint(heads):
+            raise LarkError(
+                f"training.lora.targets={target} names the head, whose weight the loss uses directly: leave"
+                " it out."
+            )
+        if not named:
+            raise LarkError(
+                f"training.lora.targets={target}: the student has no such layer; choose from {choices}."
+            )
+        if not named.issubset(linear):
+            raise LarkError(f"training.lora.targets={target} is not a linear layer: choose from {choices}.")
+
+
+def check_blocks(layer: str, inputs: int, block: int) -> None:
+    """Refuse a layer that cannot be dequantised exactly on CPU."""
+    if inputs % block:
+        raise LarkError(
+            f"training.lora.bits=4 on CPU needs layers whose input is a multiple of {block}, and"
+            f" {layer} has {inputs}. Set training.lora.bits=null, or use a GPU."
+        )
+
+
+def refuse_diverged(step: int, harm: str, rate: float) -> NoReturn:
+    """Stop a run whose student is useless after a step."""
+    raise LarkError(
+        f"Training stopped: after step {step} the student's {harm}. Lower training.learning_rate={rate:g}, or"
+        " lengthen training.warmup. Checkpoints of earlier steps are kept."
+    )
+
+
+def refuse_skips(step: int, steps: int, skipped: int, suspects: str, rate: float) -> NoReturn:
+    """Stop a run that skips too many steps. `suspects`: possible causes of the last skip."""
+    stopped = f"Training stopped at step {step} of {steps}"
+    gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
+    if skipped == step:  # the student has not changed, so its learning rate is not the cause
+        raise LarkError(
+            f"{stopped}: {gradients} and no step was taken. Look at {suspects} and their weights, or lower"
+            " training.lora.alpha if adapters are trained."
+        )
+    raise LarkError(
+        f"{stopped}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. Checkpoints of"
+        " earlier steps are kept."
+    )
+
+
+def refuse_mask(parts: int, model: str, attention: str) -> NoReturn:
+    """Refuse attention that needs a mask: it would be made from the positions of one process alone."""
+    raise LarkError(
+        f"hardware.sequence_parallel={parts}: the attention of {model} with {attention} needs a mask, which"
+        " sequence parallelism does not support. Set hardware.sequence_parallel=1."
+    )
+
+
+def refuse_sharing(parts: int, model: str, attention: str, reason: str) -> NoReturn:
+    """Refuse attention that fails when processes share a sequence."""
+    raise LarkError(
+        f"hardware.sequence_parallel={parts} does not work with {model} and {attention} attention"
+        f" ({reason}). Set hardware.sequence_parallel=1."
+    )
+
+
+def refuse_other_states(parts: int, model: str, attention: str, error: float) -> NoReturn:
+    """Refuse attention that gives other hidden states when processes share a sequence."""
+    raise LarkError(
+        f"hardware.sequence_parallel={parts} changes the hidden states of {model} with {attention} attention"
+        f" by {error:.1e}. Set hardware.sequence_parallel=1."
+    )
