@@ -58,7 +58,7 @@ def inputs(config: Config) -> Iterator[Input]:
     """All inputs of a run, whatever its stages."""
     plan = wanted(make_plan(config, Checksums(config.outputs_path), elsewhere=True), STAGES)
     yield _model("student", config.student)
-    if any(step.operation.asks_judge for step in plan):
+    if any(step.operation.reads("method.judge") for step in plan):
         yield _model("judge", config.method.judge.model)
     sources = config.pool.mix if config.pool.format == "mix" else {"": config.pool}
     for name, source in sources.items():

@@ -150,9 +150,8 @@ class Planner:
             again = self._with(settings).estimate(e.step)
             return again is None or again.memory_gib <= most_gib
 
-        otherwise = remedies.last_resort(
-            machine, e.memory_gib, operation.processes == "sharing", operation.model
-        )
+        model = "judge" if operation.reads("method.judge") else "student"
+        otherwise = remedies.last_resort(machine, e.memory_gib, operation.processes == "sharing", model)
         return remedies.remedy(options, fits, otherwise)
 
     def _with(self, settings: Settings) -> "Planner":
