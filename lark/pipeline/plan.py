@@ -19,7 +19,7 @@ from lark.generation.engine import ENGINES
 from lark.pipeline.analysis_plan import ANALYSES, analysis_steps
 from lark.pipeline.fingerprints import answers_part, questions_part, selection_part, training_part
 from lark.pipeline.operations.evaluate import GENERATE, GRADE
-from lark.pipeline.operations.pool import POOL
+from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.operations.select import SELECT
 from lark.pipeline.operations.train import TRAIN
 from lark.pipeline.plan_base import PlanBase
@@ -94,7 +94,7 @@ def _base_model_steps(base: PlanBase) -> list[Step]:
     analysis = analysis_steps(base, None)
     if not analysis:
         return evaluation
-    return [*evaluation, Step(POOL, (base.pool,)), *analysis]
+    return [*evaluation, Step(READ_POOL, (base.pool,)), *analysis]
 
 
 def _training_steps(base: PlanBase) -> list[Step]:
@@ -107,7 +107,7 @@ def _training_steps(base: PlanBase) -> list[Step]:
     checkpoint = Artifact(CHECKPOINT, _model_name(config), part, {"selection": selection})
     scored = {step.key for step in scoring}
     return [
-        Step(POOL, (base.pool,)),
+        Step(READ_POOL, (base.pool,)),
         *scoring,
         Step(SELECT, (selection,)),
         Step(TRAIN, (checkpoint,), base.weights),
