@@ -107,14 +107,18 @@ def training_set(selection: Path) -> Path:
 
 
 def weights_mode(choice: str | None, target: Target, contents: Contents) -> str:
-    """What happens with the weights. Must be chosen by the user if the trainer would lose them."""
+    """keep, repeat or drop the weights. Must be chosen by the user if the trainer would lose them."""
     if target.weights == "used":
         return choice or "keep"
     if choice == "keep" and target.weights == "ignored":
-        raise LarkError(f"{target.label} ignores weights, so they cannot be kept. Add {CHOICES}.")
+        raise _weights_ignored(target)
     if choice is None and not contents.uniform:
         raise _weights_lost(target)
     return choice or "drop"
+
+
+def _weights_ignored(target: Target) -> LarkError:
+    return LarkError(f"{target.label} ignores weights, so they cannot be kept. Add {CHOICES}.")
 
 
 def _weights_lost(target: Target) -> LarkError:

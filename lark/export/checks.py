@@ -1,4 +1,4 @@
-"""What an export refuses, one function per sentence."""
+"""Refusals of an export, one function per sentence."""
 
 import shutil
 import sys

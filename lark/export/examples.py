@@ -37,7 +37,7 @@ class ExportExample:
 
 
 def is_context(message: Message) -> bool:
-    """Whether an assistant message carries no loss (`"weight": 0`)."""
+    """True for an assistant message without a loss (`"weight": 0`)."""
     return message.get("weight") == 0
 
 

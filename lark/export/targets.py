@@ -29,7 +29,7 @@ class Target:
     check: Callable[[Contents], None]
     """Raises LarkError for a training set that the trainer cannot represent."""
     settings: Callable[[Contents, str], str]
-    """What to set in the trainer; gets the name of the exported file."""
+    """Settings of the trainer, as text; gets the name of the exported file."""
     template_thinks: bool = True
     """Whether the model's chat template decides what happens with `reasoning_content`."""
 

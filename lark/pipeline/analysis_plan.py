@@ -73,7 +73,7 @@ def _gradients_step(base: PlanBase, purpose: str) -> Step:
 
 
 def _sampled(base: PlanBase, analysis: str) -> dict[str, Any]:
-    """What the gradients of a sample of questions depend on."""
+    """Part of the fingerprint of gradients of a sample of questions."""
     settings = base.config.analysis
     return {
         "analysis": analysis,

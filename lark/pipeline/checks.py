@@ -1,4 +1,4 @@
-"""What a plan refuses: analyses that do not go with the other settings."""
+"""Refusals of a plan: analyses that do not go with the other settings."""
 
 from lark.config import Config
 from lark.errors import LarkError

@@ -1,4 +1,4 @@
-"""Whether this machine, or its cluster, can carry out a run: checked before anything runs."""
+"""Checks that this machine, or its cluster, can carry out a run. They come before anything runs."""
 
 import logging
 from collections.abc import Sequence

@@ -16,6 +16,7 @@ from lark.config import Config
 from lark.errors import DamagedError, LarkError, WorkerMemoryError
 from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.plan import fetched_plan, wanted
+from lark.pipeline.unused import force_names, report_idle_force
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.printing import text_table
@@ -30,7 +31,7 @@ from lark.work.warm import WARMTH, Coming
 log = logging.getLogger(__name__)
 
 ACTIONS = {"finished": "reuse", "started": "resume", "missing": "run"}
-"""What a run does with an artifact, by its state."""
+"""The action of a run for an artifact, by its state."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Pipeline:
         if not config.dry_run:
             check_memory(config, self.machine, self.steps, self.finished())
         check_steps(config, self.machine, self.steps)
-        self._report_idle_force()
+        report_idle_force(config, self.steps)
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.record = Record(folder)
@@ -65,8 +66,8 @@ class Pipeline:
         """Folders of damaged artifacts that this run has made again."""
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is
-        what the user typed.
+        """Run every step in order, then write the summary if the stage `report` is requested. `typed`: the
+        user's overrides.
         """
         self.record.start(typed, self.steps)
         try:
@@ -137,16 +138,7 @@ class Pipeline:
         return "\n".join([table, "", "Workers:", *commands])
 
     def _forced(self, step: Step) -> bool:
-        return not _names(step).isdisjoint(self.config.force)
-
-    def _report_idle_force(self) -> None:
-        """Warn about values of `force` that match no step of this run, such as those of another method or
-        analysis.
-        """
-        for name in self.config.force:
-            if not any(name in _names(step) for step in self.steps):
-                operations = ", ".join(dict.fromkeys(step.operation.name for step in self.steps))
-                log.warning("force=[%s] has no effect: the operations of this run are %s", name, operations)
+        return not force_names(step).isdisjoint(self.config.force)
 
     def _intact(self, work: Callable[[], None]) -> None:
         """Do some work. If it finds a damaged artifact, rebuild that and start the work again; each
@@ -212,7 +204,10 @@ class Pipeline:
     def _first_source(self, step: Step) -> Step | None:
         """The first step of this run that makes something the step needs."""
         needed = {artifact.folder for artifact in step.needs}
-        return next((s for s in self.steps if needed & {a.folder for a in s.artifacts}), None)
+        for source in self.steps:
+            if needed & {artifact.folder for artifact in source.artifacts}:
+                return source
+        return None
 
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Counts]:
         """Make the artifacts of a step that are missing, in these folders."""
@@ -292,8 +287,3 @@ class Pipeline:
         if gpus < 2 or self.machine.device == "cpu":
             return None
         return max(1, self.machine.processes // gpus)
-
-
-def _names(step: Step) -> set[str]:
-    """The values of `force=` that a step answers to."""
-    return {step.stage, step.operation.name, step.purpose}

@@ -32,7 +32,8 @@ from lark.store.store import Artifact, Checksums
 from lark.training.checkpoints import CHECKPOINT
 from lark.work.operation import Step
 
-STAGES_WITH_STEPS = [stage for stage in STAGES if stage in {operation.stage for operation in OPERATIONS}]
+WITH_STEPS = {operation.stage for operation in OPERATIONS}
+STAGES_WITH_STEPS = [stage for stage in STAGES if stage in WITH_STEPS]
 FORCEABLE = tuple(
     dict.fromkeys([*STAGES_WITH_STEPS, *(operation.name for operation in OPERATIONS), *ANALYSES])
 )

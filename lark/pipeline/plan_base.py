@@ -1,4 +1,4 @@
-"""What several steps of a plan share: the student's weights, the pool and its lengths."""
+"""Parts that several steps of a plan share: the student's weights, the pool and its lengths."""
 
 from typing import Any
 

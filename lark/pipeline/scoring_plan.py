@@ -1,4 +1,4 @@
-"""The steps that compute what a method needs to know about a trajectory (`Method.needs`)."""
+"""The scoring steps: each makes a table that some methods need (`Method.needs`)."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -139,4 +139,4 @@ SCORING: dict[str, Callable[[PlanBase], Step]] = {
     "text": _text,
     "judge": _judge,
 }
-"""What a method may need and the steps that make it, in order. The lengths are always made."""
+"""Needs of methods and the steps that make it, in order. The lengths are always made."""

@@ -126,3 +126,18 @@ def _idle_stages(config: Config, plan: Sequence[Step], overrides: Sequence[str])
                 " or another method."
             )
         yield f"stages: {stage} has nothing to do: {remedy}"
+
+
+def report_idle_force(config: Config, steps: Sequence[Step]) -> None:
+    """Warn about values of `force` that match no step of this run, such as those of another method or
+    analysis.
+    """
+    for name in config.force:
+        if not any(name in force_names(step) for step in steps):
+            operations = ", ".join(dict.fromkeys(step.operation.name for step in steps))
+            log.warning("force=[%s] has no effect: the operations of this run are %s", name, operations)
+
+
+def force_names(step: Step) -> set[str]:
+    """The values of `force=` that repeat a step."""
+    return {step.stage, step.operation.name, step.purpose}

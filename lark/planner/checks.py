@@ -1,4 +1,4 @@
-"""What the planner refuses, one function per sentence."""
+"""Refusals of the planner, one function per sentence."""
 
 from lark.config import Config
 from lark.errors import LarkError

@@ -224,12 +224,14 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     """
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
-    kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
+    stored = shape.layers * layer
+    if setup.checkpointing:
+        stored = layer + shape.layers * shape.hidden * element
     # The head's gradient is in fp32, and also in bf16 if the weights are.
     gradient = 6 if setup.half else 4
     head = 0.0 if setup.lora else gradient * shape.head
     # 2 * layer: the gradients of the current layer
-    return setup.tokens * (kept + 2 * layer) + _logits_bytes(shape, setup) + head
+    return setup.tokens * (stored + 2 * layer) + _logits_bytes(shape, setup) + head
 
 
 def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:

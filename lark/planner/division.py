@@ -25,7 +25,7 @@ ROW_BYTES = 300
 
 @dataclass(frozen=True)
 class Workload:
-    """What is planned for."""
+    """The size of a pool, and the GPUs that a plan is made for."""
 
     trajectories: int
     gpus: int

@@ -98,7 +98,8 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
     if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
-    pool, longest = config.pool, config.student.max_length
+    pool = config.pool
+    longest = config.student.max_length
     if is_demo(pool.format):
         return _demo(config)
     try:

@@ -102,7 +102,7 @@ def free_gib(folder: Path) -> float:
 
 
 def _mark(step: Step) -> str:
-    """What the table has in place of a step's cost."""
+    """The mark in the table in place of a step's cost."""
     return "-" if step.operation.cost is None else "?"
 
 

@@ -27,12 +27,13 @@ def describe(config: Config, steps: Sequence[Step], workload: Workload, failures
     times = [expected(part, workload.gpus, failures) for part in planned]
     disk = disk_gib(config, steps, workload)
     disk_by_step = ", ".join(f"{name} {size(gib)}" for name, gib in disk.items())
+    pool = f"{workload.trajectories:,} {noun}"
     by_gpus = {}
     for gpus in COUNTS:
         by_gpus[gpus] = run_seconds(config, steps, replace(workload, gpus=gpus), failures)
     return "\n".join(
         [
-            f"{workload.trajectories:,} {noun} on {counted(workload.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
+            f"{pool} on {counted(workload.gpus, 'GPU')}, failures per GPU-hour: {failures:g}",
             "",
             _table(planned, times),
             "",
@@ -83,7 +84,7 @@ def _hours(seconds: float) -> str:
 
 
 def _limits(planned: Sequence[Part], times: Sequence[Expected], rate: float, gpus: int) -> list[str]:
-    """What limits the speed, or prevents the end. `rate`: failures per GPU-second."""
+    """The bottleneck, or the parts that never end. `rate`: failures per GPU-second."""
     pairs = list(zip(planned, times, strict=True))
     endless = [part for part, time in pairs if time.seconds == inf]
     if endless:
@@ -113,7 +114,7 @@ def _bottleneck(part: Part, time: Expected) -> str:
 
 
 def _remedy(part: Part, rate: float) -> str:
-    """What helps a part that does not finish: pieces of which each has about one failure."""
+    """Advice for a part that does not finish: pieces of which each has about one failure."""
     if part.divided == "shards":
         return (
             "a GPU fails before a shard is done. Use smaller shards (scoring.shard_tokens), or GPUs that fail"

@@ -1,4 +1,4 @@
-"""What publishing refuses, one function per sentence."""
+"""Refusals of publishing, one function per sentence."""
 
 import re
 from pathlib import Path

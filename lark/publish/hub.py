@@ -15,6 +15,10 @@ def check_name(name: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise LarkError(f"--to {name}: {first_line(error)}. Give owner/name.") from error
+    require_owner(name)
+
+
+def require_owner(name: str) -> None:
     if name.count("/") != 1:
         raise LarkError(f"--to {name}: give the owner and the name of the repository, owner/name.")
 
