@@ -19,7 +19,7 @@ from lark import config
 from lark.config import Config
 from lark.models.shapes import DEMO
 from lark.models.students import packaged_file
-from lark.pipeline.pipeline import check_machine, check_steps
+from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.plan import make_plan, wanted
 from lark.store.store import Checksums
 from lark.work.machine import Machine

@@ -30,12 +30,14 @@ from lark.config import Config
 from lark.models.shapes import shape_of
 from lark.output.style import GREY, MARKERS, OKABE_ITO, panels, save, styled
 from lark.pipeline.plan import make_plan, wanted
-from lark.planner.__main__ import COUNTS, LIMITS, composed, require_gpus
+from lark.planner.__main__ import LIMITS, composed
+from lark.planner.checks import require_gpus
 from lark.planner.costs import forward_flops
-from lark.planner.division import Scale, parts
+from lark.planner.division import Workload, parts
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import duration
 from lark.planner.scale import DETECTION, REPLACEMENT, Part, expected, stops_falling
+from lark.planner.scale_report import COUNTS
 from lark.printing import log_to, text_table
 from lark.scoring.shards import cost, cut
 from lark.store.store import Checksums
@@ -69,7 +71,7 @@ def simulate(
     """
     used = max(1, min(gpus, part.most))
     if part.divided == "not":
-        return Simulated(part.start + part.work + part.whole, 0.0)
+        return Simulated(part.start + part.work + part.serial, 0.0)
     if part.divided == "together":
         return _together(part, [cost / used for cost in costs], used, failures / 3600, random)
     return _shards(part, costs, min(used, len(costs)), failures / 3600, random, many)
@@ -85,7 +87,7 @@ def _together(
             now += until + again
             lost += (until + again) * used
         now += interval
-    return Simulated(now + part.whole, lost)
+    return Simulated(now + part.serial, lost)
 
 
 def _shards(
@@ -129,7 +131,7 @@ def _shards(
         lost += until - sum(by_name[shard.name] for shard in kept) + DETECTION + REPLACEMENT + part.start
         at(now + until + DETECTION, "lost", undone)
         at(now + until + DETECTION + REPLACEMENT + part.start, "ready", [])
-    return Simulated(now + part.whole, lost)
+    return Simulated(now + part.serial, lost)
 
 
 def _split(
@@ -189,7 +191,7 @@ def _compare(
     lengths, random = pool_lengths(config), np.random.default_rng(0)
     known: dict[str, np.ndarray] = {}
     for gpus in counts:
-        for part in parts(config, steps, Scale(trajectories, gpus), lengths):
+        for part in parts(config, steps, Workload(trajectories, gpus), lengths):
             if part.name not in known:
                 known[part.name] = shard_seconds(part, config, lengths, trajectories, random)
             costs = known[part.name] * (part.work / max(known[part.name].sum(), 1e-9))

@@ -84,7 +84,7 @@ class HeldOut:
 @dataclass
 class Training:
     """Weighted SFT. Settings that can change the trained weights are in the checkpoint's fingerprint
-    (`SPEED_ONLY` in runtime/plan.py lists those that cannot); settings that only concern the machine are in
+    (`SPEED_ONLY` in pipeline/fingerprints.py lists those that cannot); settings that only concern the machine are in
     `hardware`.
     """
 

@@ -1,12 +1,12 @@
 """The examples of a training set as trainers see them: a conversation, optional tools, and a weight."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
+from lark.export.checks import check_trained_on, checked_weight
 from lark.models.dialogue import check_messages
 from lark.reading.rows import Row, jsonl_rows
 from lark.reading.untrusted import require_characters
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Example:
+class ExportExample:
     """One line of `train.jsonl`."""
 
     messages: list[Message]
@@ -37,13 +37,13 @@ class Example:
 
 
 def is_context(message: Message) -> bool:
-    """Whether an assistant message carries no loss (`"weight": 0`)."""
+    """True for an assistant message without a loss (`"weight": 0`)."""
     return message.get("weight") == 0
 
 
 @dataclass(frozen=True)
-class Overview:
-    """What a training set contains, found in a first pass over it."""
+class Contents:
+    """Counts of a training set, from a first pass over it."""
 
     examples: int
     uniform: bool
@@ -58,7 +58,7 @@ class Overview:
     """Examples of which every assistant message carries a loss; includes those with a single one."""
 
 
-def overview(examples: Iterable[Example]) -> Overview:
+def contents_of(examples: Iterable[ExportExample]) -> Contents:
     total = tools = thinking = last_only = every_turn = 0
     uniform = True
     for example in examples:
@@ -69,38 +69,31 @@ def overview(examples: Iterable[Example]) -> Overview:
         thinking += any(message.get("reasoning_content") for message in example.responses)
         last_only += all(context[:-1]) and not context[-1]
         every_turn += not any(context)
-    return Overview(total, uniform, tools, thinking, last_only, every_turn)
+    return Contents(total, uniform, tools, thinking, last_only, every_turn)
 
 
-def read_examples(path: Path) -> Iterator[Example]:
+def read_examples(path: Path) -> Iterator[ExportExample]:
     """The examples of a `train.jsonl`, in the file's order. Errors name the line."""
-    found = False
+    is_empty = True
     for row in jsonl_rows(path):
-        found = True
+        is_empty = False
         yield _example(row)
-    if not found:
+    if is_empty:
         raise LarkError(f"{path} is empty: there is nothing to export.")
 
 
-def _example(row: Row) -> Example:
-    messages, weight = row.values.get("messages"), row.values.get("weight", 1.0)
+def _example(row: Row) -> ExportExample:
+    messages = row.values.get("messages")
     check_messages(messages, row.where)
     assert isinstance(messages, list)
-    if not messages or messages[-1]["role"] != "assistant":
-        raise LarkError(f"{row.where}: the last message must be the assistant's, because it is trained on.")
-    if all(is_context(message) for message in messages if message["role"] == "assistant"):
-        raise LarkError(
-            f"{row.where}: nothing in this conversation is trained on, because every assistant message has"
-            ' "weight": 0. Remove the line, or the weight of the messages to train on.'
-        )
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, int | float)
-        or not 0 <= weight <= sys.float_info.max
-    ):
-        raise LarkError(f"{row.where}: the weight must be a number that is not negative, not {weight!r:.40}.")
+    check_trained_on(messages, row.where)
+    weight = checked_weight(row.values.get("weight", 1.0), row.where)
     require_characters(row.values, row.where)
-    ids = {name: str(row.values[name]) for name in ("question_id", "candidate_id") if name in row.values}
-    return Example(
-        [dict(message) for message in messages], row.values.get("tools"), float(weight), ids, row.where
+    names = [name for name in ("question_id", "candidate_id") if name in row.values]
+    return ExportExample(
+        messages=[dict(message) for message in messages],
+        tools=row.values.get("tools"),
+        weight=weight,
+        ids={name: str(row.values[name]) for name in names},
+        where=row.where,
     )

@@ -8,25 +8,15 @@ expectation, the weighted objective (docs/train-jsonl.md).
 import hashlib
 from math import floor
 
-from lark.errors import LarkError
-from lark.export.examples import Example
-
-MOST = 1e12
-"""Copies of a line. More would fill any disk."""
+from lark.export.checks import require_copies
+from lark.export.examples import ExportExample
 
 
-def too_many(example: Example, copies: int) -> LarkError:
-    return LarkError(
-        f"{example.where}: the weight {example.weight:g} with --copies {copies} means more than {MOST:g}"
-        " copies of this line. Use smaller weights (their mean is 1 in a selection), or a smaller --copies."
-    )
-
-
-def repetitions(example: Example, line: int, copies: int, seed: int) -> int:
+def repetitions(example: ExportExample, line: int, copies: int, seed: int) -> int:
     """How often an example is written. Depends on the seed and the trajectory, not on the other lines."""
+    require_copies(example.where, example.weight, copies)
     expected = copies * example.weight
-    if expected > MOST:
-        raise too_many(example, copies)
     name = "\x1f".join([str(seed), *(example.ids.values() or [str(line)])])
+    # A hash, not a generator: adding or removing other lines leaves the draw of this one as it is.
     draw = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) / 2**64
     return floor(expected) + (draw < expected - floor(expected))

@@ -18,7 +18,9 @@ import yaml
 from lark.output.markdown import fenced, front_matter, table
 from lark.store.manifest import MANIFEST
 
-LICENCE = "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
+LICENCE_HINT = (
+    "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
+)
 SIZES = [
     (10**3, "n<1K"),
     (10**4, "1K<n<10K"),
@@ -40,7 +42,7 @@ RIGHTS = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What an artifact's folder says about it. Files that are missing or cannot be read count as empty."""
+    """An artifact as its folder describes it. Files that are missing or cannot be read count as empty."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -87,7 +89,7 @@ def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "train.jsonl"}]}],
     }
     parts = [
-        front_matter(head, {"license": LICENCE, "language": "fill in, e.g. [en]"}),
+        front_matter(head, {"license": LICENCE_HINT, "language": "fill in, e.g. [en]"}),
         "# A weighted training set for distillation",
         (
             "Teacher trajectories that were selected for a student model, with a weight for each. Made with"
@@ -97,9 +99,7 @@ def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         "## Selection",
         _selection_table(facts),
         "## Contents",
-        table(
-            ["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]
-        ),
+        _counts_table(facts),
         *_teachers(facts.folder),
         "## Fields of train.jsonl",
         table(["field", "meaning"], FIELDS),
@@ -121,12 +121,12 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["lark", "distillation", "reasoning"],
-        **({"base_model": base} if base else {}),
     }
-    missing = {
-        "license": LICENCE,
-        **({} if base else {"base_model": "fill in the hub id of the student before training"}),
-    }
+    missing = {"license": LICENCE_HINT}
+    if base:
+        head["base_model"] = base
+    else:
+        missing["base_model"] = "fill in the hub id of the student before training"
     training = _mapping(facts.depends.get("training"))
     parts = [
         front_matter(head, missing),
@@ -140,9 +140,7 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         *_teachers(selection.folder),
         "## Training",
         table(["setting", "value"], [(key, _shown(value)) for key, value in training.items()]),
-        table(
-            ["count", ""], [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]
-        ),
+        _counts_table(facts),
         *_provenance(facts, [*_settings(selection), *_typed("training", training), "stages=[train]"]),
         "## Licence",
         RIGHTS.format(what="model") + " The licence of the base model applies too.",
@@ -150,8 +148,14 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _counts_table(facts: Facts) -> str:
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in facts.counts.items()]
+    return table(["count", ""], rows)
+
+
 def _selection_table(facts: Facts) -> str:
-    depends, pool = facts.depends, facts.input("pool")
+    depends = facts.depends
+    pool = facts.input("pool")
     options = {key: value for key, value in depends.items() if key not in ("method", "weighting", "budget")}
     rows = [
         ("method", depends.get("method", "unknown")),
@@ -184,24 +188,27 @@ def _student(facts: Facts, pool: Facts) -> str:
 
 def _settings(facts: Facts) -> list[str]:
     """Settings of run.py that make the selection again, given its pool and its student."""
-    depends, pool = facts.depends, facts.input("pool")
+    depends = facts.depends
+    pool = facts.input("pool")
     budget = depends.get("budget")
     sizes = {"size": budget} if isinstance(budget, int) else _mapping(budget)
-    known = {"method", "weighting", "budget", "scores", "higher_is_better"}
-    options = {key: value for key, value in depends.items() if key not in known}
+    named = {"method", "weighting", "budget", "scores", "higher_is_better"}
+    options = {key: value for key, value in depends.items() if key not in named}
     layout = str(pool.depends.get("format", "rows"))
     group = layout if layout in ("demo", "rsr", "hub") else "files"
-    left_out = {"name", "path", "verdicts", *(["format"] if group == layout else [])}
-    kept = {key: value for key, value in pool.depends.items() if key not in left_out}
+    left_out = {"name", "path", "verdicts"}
+    if group == layout:  # pool=demo sets pool.format
+        left_out.add("format")
+    pool_settings = {key: value for key, value in pool.depends.items() if key not in left_out}
     return [
         f"student={_student(facts, pool)}",
         *_typed("student", {"max_length": facts.input("lengths").depends.get("max_length")}),
         f"pool={group}",
-        *_typed("pool", kept),
+        *_typed("pool", pool_settings),
         f"method={depends.get('method')}",
         f"weighting={depends.get('weighting')}",
         *(f"budget.{key}={value}" for key, value in sizes.items()),
-        *(f"{_key(name)}={_said(value)}" for name, value in options.items()),
+        *(f"{_key(name)}={_value(value)}" for name, value in options.items()),
     ]
 
 
@@ -212,21 +219,19 @@ def _key(name: str) -> str:
     return settings.get(name, f"method.options.{name}")
 
 
-def _said(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+def _value(value: Any) -> str:
+    """A value as it is typed on the command line."""
+    return json.dumps(value) if isinstance(value, list | bool) else str(value)
 
 
 def _typed(group: str, values: Mapping[str, Any]) -> list[str]:
     """Plain values as settings of run.py: `training.bf16=false`. Nested ones are left out."""
-    plain = {
-        key: value
-        for key, value in values.items()
-        if value is not None and not isinstance(value, Mapping) and value != []
-    }
-    return [
-        f"{group}.{key}={json.dumps(v) if isinstance(v, list | bool) else v}".replace(", ", ",")
-        for key, v in plain.items()
-    ]
+    settings = []
+    for key, value in values.items():
+        if value is None or value == [] or isinstance(value, Mapping):
+            continue
+        settings.append(f"{group}.{key}={_value(value)}".replace(", ", ","))
+    return settings
 
 
 def _provenance(facts: Facts, settings: Sequence[str]) -> list[str]:
@@ -258,18 +263,16 @@ def _teachers(selection: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     counted = sorted(teachers.value_counts().items(), key=lambda item: (-item[1], str(item[0])))
-    more = [f"And {len(counted) - TEACHERS_SHOWN} more teachers."] if len(counted) > TEACHERS_SHOWN else []
-    return [table(["teacher", "trajectories"], counted[:TEACHERS_SHOWN]), *more]
+    teachers_table = table(["teacher", "trajectories"], counted[:TEACHERS_SHOWN])
+    more = len(counted) - TEACHERS_SHOWN
+    return [teachers_table, f"And {more} more teachers."] if more > 0 else [teachers_table]
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return (
-            json.dumps(value, ensure_ascii=False, default=str)
-            if isinstance(value, list | Mapping)
-            else str(value)
-        )
-    return f"{value:,}"
+    if isinstance(value, list | Mapping):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else str(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -8,19 +8,23 @@ import yaml
 
 from lark.printing import visible
 
-LONGEST = 200
+LONGEST_VALUE = 200
 """Characters of a value in a table; longer ones are cut."""
 
 
 def text(value: object) -> str:
     """A value as inline Markdown that renders as itself: no markup, link, HTML, table cell or line break."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
-    cut = plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
-    return re.sub(r"([!-+./:-@\[-`{-~])", r"\\\1", cut)
+    printable = "".join(c if c.isprintable() else " " for c in str(value))
+    line = " ".join(printable.split())
+    if len(line) > LONGEST_VALUE:
+        line = line[: LONGEST_VALUE - 1] + "…"
+    return re.sub(r"([!-+./:-@\[-`{-~])", r"\\\1", line)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [header, ["---"] * len(header), *([text(cell) for cell in row] for row in rows)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        lines.append([text(cell) for cell in row])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -51,9 +55,7 @@ def metadata(card: str) -> dict[str, Any]:
 def with_licence(card: str, licence: str) -> str:
     """The card with a licence in its metadata; replaces the field to fill in."""
     line = yaml.safe_dump({"license": licence}, width=float("inf"))
-    body = (
-        re.sub(r"(?m)^#? ?license:.*\n", "", card, count=1)
-        if card.startswith("---\n")
-        else f"---\n---\n{card}"
-    )
+    body = f"---\n---\n{card}"
+    if card.startswith("---\n"):
+        body = re.sub(r"(?m)^#? ?license:.*\n", "", card, count=1)
     return body.replace("---\n", f"---\n{line}", 1)

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEMO_NOTE = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
+DETAILS = (
+    "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single"
+    " samples"
+)
+MANY_UNBOXED = 80
+"""Percentage of answers without a box above which they explain a low accuracy."""
+
 
 def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetrics:
     """The metrics of an artifact under one grader."""
@@ -32,67 +40,85 @@ def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetric
 
 def run_summary(run: "Pipeline") -> None:
     """Print the tables, write them to the run's folder, and send them to the tracker."""
-    config, store, outcomes, tracker, folder = run.config, run.store, run.outcomes, run.tracker, run.folder
     graded = [step for step in run.plan if step.makes(METRICS)]
-    selected = _selected(store, run.plan)
-    header, rows = results_table(config, store, graded)
+    selected = _selected(run.store, run.plan)
+    header, rows = results_table(run.config, run.store, graded)
     if rows:
-        decoding = config.benchmark.decoding
-        title = headline(config)
-        note = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
-        note = note if is_demo(config.student.name) else ""
-        log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
-        detail_header, details = details_table(config, store, graded)
-        log.info(
-            "\n%s\n\n%s\n", DETAILS.format(k=decoding.samples), text_table(detail_header, details, right=3)
-        )
-        if unread := _unread(config, store, graded):
-            log.warning(unread)
-        level_header, levels = levels_table(config, store, graded)
-        by_level = f"Acc@{decoding.samples} by level ({config.benchmark.grader} grader)"
-        if levels and any(
-            not is_demo(task.path) for task in config.benchmark.tasks.values()
-        ):  # the demo's: only in the file
-            log.info("%s\n\n%s\n", by_level, text_table(level_header, levels, right=3))
-        text = f"{title}\n\n{markdown_table(header, rows)}\n{note}"
-        text += f"\n{DETAILS.format(k=decoding.samples)}\n\n{markdown_table(detail_header, details)}"
-        text += f"\n{by_level}\n\n{markdown_table(level_header, levels)}" if levels else ""
-        text += f"\n{said}.\n" if (said := sentence(selected)) else ""
-        text += f"\nNote: {said}.\n" if (said := length_note(config, selected)) else ""
-        write_text(folder / "summary.md", text)
-        tracker.table("results", header, rows)
-        tracker.table("details", detail_header, details)
-        if levels:
-            tracker.table("levels", level_header, levels)
-    made = [
-        [
-            o.step.stage or "–",
-            o.step.title,
-            f"{o.seconds:.1f} s" if o.made else "reused",
-            _where(store, o.step),
-        ]
-        for o in outcomes
-    ]
-    summary = folder / ("summary.md" if rows else "summary.json")
-    log.info(
-        "%s\n\nSummary: %s", text_table(["stage", "operation", "time", "artifact"], made, right=4), summary
-    )
-    seconds = {o.step.title: round(o.seconds, 2) for o in outcomes if o.made}
+        _results(run, graded, selected, header, rows)
+    summary = run.folder / ("summary.md" if rows else "summary.json")
+    log.info("%s\n\nSummary: %s", _steps_table(run), summary)
+    seconds = {outcome.step.title: round(outcome.seconds, 2) for outcome in run.outcomes if outcome.made}
     results = [dict(zip(header, row, strict=True)) for row in rows]
-    write_text(
-        folder / "summary.json",
-        json.dumps({"results": results, "seconds": seconds, "selection": selected}, indent=2) + "\n",
-    )
-    tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
+    values = {"results": results, "seconds": seconds, "selection": selected}
+    write_text(run.folder / "summary.json", json.dumps(values, indent=2) + "\n")
+    run.tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
+
+
+def _results(
+    run: "Pipeline",
+    graded: Sequence[Step],
+    selected: dict[str, float],
+    header: list[str],
+    rows: list[list[str]],
+) -> None:
+    """Print the results, and write them to summary.md and to the tracker."""
+    config = run.config
+    samples = config.benchmark.decoding.samples
+    title = headline(config)
+    note = DEMO_NOTE if is_demo(config.student.name) else ""
+    log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
+
+    details_title = DETAILS.format(k=samples)
+    details_header, details = details_table(config, run.store, graded)
+    log.info("\n%s\n\n%s\n", details_title, text_table(details_header, details, right=3))
+    warning = _without_box(config, run.store, graded)
+    if warning:
+        log.warning(warning)
+
+    levels_title = f"Acc@{samples} by level ({config.benchmark.grader} grader)"
+    levels_header, levels = levels_table(config, run.store, graded)
+    tasks = config.benchmark.tasks.values()
+    if levels and not all(is_demo(task.path) for task in tasks):  # the demo's: only in the file
+        log.info("%s\n\n%s\n", levels_title, text_table(levels_header, levels, right=3))
+
+    parts = [f"{title}\n\n{markdown_table(header, rows)}\n{note}"]
+    parts.append(f"{details_title}\n\n{markdown_table(details_header, details)}")
+    if levels:
+        parts.append(f"{levels_title}\n\n{markdown_table(levels_header, levels)}")
+    character = sentence(selected)
+    if character:
+        parts.append(f"{character}.\n")
+    lengths = length_note(config, selected)
+    if lengths:
+        parts.append(f"Note: {lengths}.\n")
+    write_text(run.folder / "summary.md", "\n".join(parts))
+
+    run.tracker.table("results", header, rows)
+    run.tracker.table("details", details_header, details)
+    if levels:
+        run.tracker.table("levels", levels_header, levels)
+
+
+def _steps_table(run: "Pipeline") -> str:
+    """The steps of the run, how long they took and where their artifacts are."""
+    rows = []
+    for outcome in run.outcomes:
+        step = outcome.step
+        duration = f"{outcome.seconds:.1f} s" if outcome.made else "reused"
+        rows.append([step.stage or "–", step.title, duration, _where(run.store, step)])
+    return text_table(["stage", "operation", "time", "artifact"], rows, right=4)
 
 
 def _selected(store: Store, plan: Sequence[Step]) -> dict[str, float]:
-    """What the run's selection is like (lark/selection/character.py); empty for a run without a selection,
-    and for selections of older versions.
+    """How strongly the run's selection follows length and loss (lark/selection/character.py); empty for a
+    run without a selection, and for selections of older versions.
     """
-    made = [artifact for step in plan if step.makes(SELECTION) for artifact in step.artifacts]
-    counts = store.manifest(made[0]).counts if made and store.state(made[0]) == "finished" else {}
-    return {name: counts[name] for name in CHARACTER if name in counts}
+    for step in plan:
+        selection = step.artifacts[0]
+        if step.makes(SELECTION) and store.state(selection) == "finished":
+            counts = store.manifest(selection).counts
+            return {name: counts[name] for name in CHARACTER if name in counts}
+    return {}
 
 
 def headline(config: Config) -> str:
@@ -117,71 +143,65 @@ def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
     return header, rows
 
 
-DETAILS = (
-    "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single"
-    " samples"
-)
-
-
 def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
     """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
     main = config.benchmark.grader
     (other,) = (grader for grader in GRADERS if grader != main)
-    header = ["method", "B", "benchmark", "problems", f"Acc@{k} ({main})", "95% interval", f"Acc@{k} ({other})",
-              f"one sample ({main})", f"one sample ({other})", "truncated", "without box"]  # fmt: skip
+    header = [
+        *("method", "B", "benchmark", "problems"),
+        *(f"Acc@{k} ({main})", "95% interval", f"Acc@{k} ({other})"),
+        *(f"one sample ({main})", f"one sample ({other})", "truncated", "without box"),
+    ]
     rows = []
     for model, by_grader in _evaluated(config, store, graded):
         for name, values in by_grader.items():
-            ours, others = values[main], values[other]
+            ours = values[main]
+            others = values[other]
             low, high = ours.interval
+            label = config.benchmark.tasks[name].label
             rows.append(
-                [*model, config.benchmark.tasks[name].label, str(ours.problems), spread(ours.accuracy_at_k),
-                 f"{low:.1f} to {high:.1f}", spread(others.accuracy_at_k), spread(ours.sample_accuracy),
-                 spread(others.sample_accuracy), f"{ours.truncated:.1f}", f"{ours.unboxed:.1f}"]
-            )  # fmt: skip
+                [
+                    *(*model, label, str(ours.problems)),
+                    *(spread(ours.accuracy_at_k), f"{low:.1f} to {high:.1f}", spread(others.accuracy_at_k)),
+                    *(spread(ours.sample_accuracy), spread(others.sample_accuracy)),
+                    *(f"{ours.truncated:.1f}", f"{ours.unboxed:.1f}"),
+                ]
+            )
     return header, rows
 
 
-def _unread(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
+def _without_box(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
     """A warning if most answers of a model have no box, which explains an accuracy near 0."""
-    found = {
-        " B=".join(model).removesuffix(" B=–"): [
-            values[config.benchmark.grader].unboxed for values in by_grader.values()
-        ]
-        for model, by_grader in _evaluated(config, store, graded)
-    }
-    worst = {
-        name: sum(shares) / len(shares) for name, shares in found.items() if sum(shares) / len(shares) > MANY
-    }
-    if not worst:
+    models = []
+    for model, by_grader in _evaluated(config, store, graded):
+        shares = [values[config.benchmark.grader].unboxed for values in by_grader.values()]
+        share = sum(shares) / len(shares)
+        if share > MANY_UNBOXED:
+            name = " B=".join(model).removesuffix(" B=–")
+            models.append(f"{name} {share:.0f}%")
+    if not models:
         return None
-    said = ", ".join(f"{name} {share:.0f}%" for name, share in worst.items())
     return (
-        f"Answers without a \\boxed{{}}, which count as wrong: {said}. If they were cut off, raise"
+        f"Answers without a \\boxed{{}}, which count as wrong: {', '.join(models)}. If they were cut off, raise"
         " benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern"
         " (docs/own-pool.md).\n"
     )
 
 
-MANY = 80
-"""Percentage of answers without a box above which they explain a low accuracy."""
-
-
 def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
     """One row per model and benchmark with levels of difficulty (MATH-500: 1 to 5)."""
-    found = [
-        (model, name, {level.level: level for level in values[config.benchmark.grader].levels})
-        for model, by_grader in _evaluated(config, store, graded)
-        for name, values in by_grader.items()
-    ]
-    numbers = sorted({number for _, _, levels in found for number in levels})
-    rows = [
-        [*model, config.benchmark.tasks[name].label,
-         *(spread(levels[n].accuracy_at_k) if n in levels else "–" for n in numbers)]
-        for model, name, levels in found
-        if levels
-    ]  # fmt: skip
+    by_level = []
+    for model, by_grader in _evaluated(config, store, graded):
+        for name, values in by_grader.items():
+            levels = {level.level: level for level in values[config.benchmark.grader].levels}
+            if levels:
+                by_level.append(([*model, config.benchmark.tasks[name].label], levels))
+    numbers = sorted({number for _, levels in by_level for number in levels})
+    rows = []
+    for labels, levels in by_level:
+        cells = [spread(levels[number].accuracy_at_k) if number in levels else "–" for number in numbers]
+        rows.append([*labels, *cells])
     return ["method", "B", "benchmark", *(f"level {number}" for number in numbers)], rows
 
 
@@ -189,24 +209,21 @@ def _evaluated(
     config: Config, store: Store, graded: Sequence[Step]
 ) -> list[tuple[list[str], dict[str, dict[str, BenchmarkMetrics]]]]:
     """Each evaluated model (method and budget), with its metrics by benchmark and grader."""
-    found = []
+    models = []
+    trained = [config.method.title, config.budget.name.removeprefix("B")]
     for step in graded:
-        finished = {
-            t: a for t, a in zip(step.labels, step.artifacts, strict=True) if store.state(a) == "finished"
-        }
-        metrics = {
-            name: {grader: metrics_of(store, artifact, grader) for grader in GRADERS}
-            for name, artifact in finished.items()
-        }
+        metrics = {}
+        for name, artifact in zip(step.labels, step.artifacts, strict=True):
+            if store.state(artifact) == "finished":
+                metrics[name] = {grader: metrics_of(store, artifact, grader) for grader in GRADERS}
         if metrics:
-            trained = [config.method.title, config.budget.name.removeprefix("B")]
-            found.append((trained if step.model == "trained" else ["Base model", "–"], metrics))
-    return found
+            models.append((trained if step.model == "trained" else ["Base model", "–"], metrics))
+    return models
 
 
 def spread(value: Any) -> str:
     """mean±std as in the paper's tables."""
-    return f"{value.mean:.2f}" + ("" if value.std is None else f"±{value.std:.2f}")
+    return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f}±{value.std:.2f}"
 
 
 def _where(store: Store, step: Step) -> str:

@@ -81,10 +81,10 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 
-LONGEST_LABEL = 60
+LONGEST_NAME = 60
 
 
-def plain_label(name: str, longest: int = LONGEST_LABEL) -> str:
+def plain_label(name: str, longest: int = LONGEST_NAME) -> str:
     """A name that someone else chose, as text of a figure: no formulas (`$`), no line breaks, and not
     longer than the figure.
     """
@@ -122,14 +122,16 @@ def label_points(
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in at]
     for name, point in zip(names, points, strict=True):
         label = axes.annotate(plain_label(name), point, (0, 0), textcoords="offset points", fontsize=fontsize)
-        best = (float("inf"), _PLACES[0])
+        best = _PLACES[0]
+        least_hidden = float("inf")
         for place in _PLACES:
             box = _put(label, place)
-            hidden = (
-                sum(_shared(box, other) for other in taken) + box.width * box.height - _shared(box, frame)
-            )
-            best = min(best, (hidden, place), key=lambda found: found[0])
-        taken.append(_put(label, best[1]))
+            outside = box.width * box.height - _shared(box, frame)
+            hidden = sum(_shared(box, other) for other in taken) + outside
+            if hidden < least_hidden:
+                least_hidden = hidden
+                best = place
+        taken.append(_put(label, best))
 
 
 def _put(label: Annotation, place: tuple[tuple[float, float], str, str]) -> Bbox:

@@ -15,12 +15,10 @@ Row = Sequence[str]
 
 def markdown_table(header: Row, rows: Sequence[Sequence["str | Cell"]]) -> str:
     """A table in Markdown. Text is escaped; cells may be bold."""
-    cells = [
-        [cell.markdown if isinstance(cell, Cell) else markdown(cell) for cell in row]
-        for row in [header, *rows]
-    ]
-    cells.insert(1, ["---"] * len(header))
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+    lines = [[markdown(name) for name in header], ["---"] * len(header)]
+    for row in rows:
+        lines.append([cell.markdown if isinstance(cell, Cell) else markdown(cell) for cell in row])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def markdown(text: str) -> str:
@@ -35,7 +33,8 @@ def csv_text(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = visible(value)
-    return f"'{text}" if re.match(r"[=@\t]|[+-](?![\d.]+(?:e[+-]?\d+)?$)", text, re.IGNORECASE) else text
+    is_formula = re.match(r"[=@\t]|[+-](?![\d.]+(?:e[+-]?\d+)?$)", text, re.IGNORECASE)
+    return f"'{text}" if is_formula else text
 
 
 @dataclass(frozen=True)
@@ -61,44 +60,14 @@ MISSING = Cell("–")
 """A result that does not exist yet."""
 
 LATEX = {
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "$": r"\$",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "−": r"$-$",
-    "ρ": r"$\rho$",
-    "κ": r"$\kappa$",
-    "≥": r"$\geq$",
-    "χ": r"$\chi$",
-    "τ": r"$\tau$",
-    "×": r"$\times$",
-    "Δ": r"$\Delta$",
-    "²": r"$^2$",
-    "·": r"$\cdot$",
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "‖": r"$\Vert$",
-    "∇": r"$\nabla$",
-    "θ": r"$\theta$",
-    "π": r"$\pi$",
-    "≈": r"$\approx$",
-    "≤": r"$\leq$",
-    "…": r"\ldots{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "⏎": r"$\hookleftarrow$",
-    "ĝ": r"$\hat{g}$",
-    "Σ": r"$\Sigma$",
-    "η": r"$\eta$",
-    "∫": r"$\int$",
-}
+    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "±": r"$\pm$", "–": "--", "−": "$-$", "ρ": r"$\rho$", "κ": r"$\kappa$",
+    "≥": r"$\geq$", "χ": r"$\chi$", "τ": r"$\tau$", "×": r"$\times$", "Δ": r"$\Delta$", "²": "$^2$",
+    "·": r"$\cdot$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "‖": r"$\Vert$",
+    "∇": r"$\nabla$", "θ": r"$\theta$", "π": r"$\pi$", "≈": r"$\approx$", "≤": r"$\leq$",
+    "…": r"\ldots{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    "⏎": r"$\hookleftarrow$", "ĝ": r"$\hat{g}$", "Σ": r"$\Sigma$", "η": r"$\eta$", "∫": r"$\int$",
+}  # fmt: skip
 LETTER = re.compile(".\u0302?", re.DOTALL)
 """A character, with its combining circumflex if it has one."""
 
@@ -108,8 +77,8 @@ def _latex(letter: re.Match[str]) -> str:
     return text if len(letter[0]) == 1 else f"$\\hat{{{text.strip('$')}}}$"
 
 
-WIDE = 8
-"""Columns. A table with more is scaled down to the line width."""
+MOST_COLUMNS = 8
+"""A table with more is scaled down to the line width."""
 
 
 def latex_table(
@@ -124,23 +93,32 @@ def latex_table(
     several, rows with the same first cell form a group: its name is printed once, and a rule separates
     groups. `columns` sets the column types.
     """
+    is_wide = len(header) > MOST_COLUMNS
+    types = columns or "l" * labels + "c" * (len(header) - labels)
     lines = [
         r"\begin{table}[t]",
         r"\centering",
         r"\small",
         rf"\caption{{{Cell(caption).latex}}}",
         rf"\label{{tab:{label}}}",
+        *([r"\resizebox{\linewidth}{!}{%"] if is_wide else []),
+        rf"\begin{{tabular}}{{{types}}}",
+        r"\toprule",
+        _latex_row([Cell(name, best=True) for name in header]),
+        r"\midrule",
     ]
-    wide = len(header) > WIDE
-    lines += [r"\resizebox{\linewidth}{!}{%"] if wide else []
-    lines += [rf"\begin{{tabular}}{{{columns or 'l' * labels + 'c' * (len(header) - labels)}}}", r"\toprule"]
-    lines += [" & ".join(Cell(name, best=True).latex for name in header) + r" \\", r"\midrule"]
     for number, row in enumerate(rows):
-        continues = labels > 1 and number > 0 and row[0] == rows[number - 1][0]
-        if labels > 1 and number > 0 and not continues:
+        is_grouped = labels > 1 and number > 0
+        if is_grouped and row[0] == rows[number - 1][0]:
+            lines.append(_latex_row([Cell(""), *row[1:]]))
+            continue
+        if is_grouped:
             lines.append(r"\midrule")
-        lines.append(
-            " & ".join(cell.latex for cell in [Cell("") if continues else row[0], *row[1:]]) + r" \\"
-        )
-    lines += [r"\bottomrule", r"\end{tabular}" + ("}" if wide else ""), r"\end{table}"]
+        lines.append(_latex_row(row))
+    end = r"\end{tabular}}" if is_wide else r"\end{tabular}"
+    lines += [r"\bottomrule", end, r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def _latex_row(cells: Sequence[Cell]) -> str:
+    return " & ".join(cell.latex for cell in cells) + r" \\"

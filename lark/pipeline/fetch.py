@@ -58,7 +58,7 @@ def inputs(config: Config) -> Iterator[Input]:
     """All inputs of a run, whatever its stages."""
     plan = wanted(make_plan(config, Checksums(config.outputs_path), elsewhere=True), STAGES)
     yield _model("student", config.student)
-    if any(step.operation.asks_judge for step in plan):
+    if any(step.operation.reads("method.judge") for step in plan):
         yield _model("judge", config.method.judge.model)
     sources = config.pool.mix if config.pool.format == "mix" else {"": config.pool}
     for name, source in sources.items():
@@ -68,9 +68,9 @@ def inputs(config: Config) -> Iterator[Input]:
 
 
 def _model(name: str, model: Student) -> Input:
-    is_here = model.path in PACKAGED or Path(location(model)).is_dir()
-    if is_here:
-        return Input(name, "lark/demo" if Path(location(model)) == DEMO else model.path, None)
+    folder = Path(location(model))
+    if model.path in PACKAGED or folder.is_dir():
+        return Input(name, "lark/demo" if folder == DEMO else model.path, None)
     return Input(name, f"{model.path}@{model.revision or 'main'}", lambda: _download_model(model))
 
 
@@ -89,9 +89,8 @@ def _benchmark(name: str, task: Task) -> Input:
         origin = f"{task.public.dataset}@{task.public.revision or 'main'}"
         return Input(f"benchmark {name}", origin, lambda: benchmarks.load(name, task))
     is_here = benchmarks.load_if_here(name, task) is not None
-    return Input(
-        f"benchmark {name}", task.path or "", None if is_here else lambda: benchmarks.load(name, task)
-    )
+    download = None if is_here else lambda: benchmarks.load(name, task)
+    return Input(f"benchmark {name}", task.path or "", download)
 
 
 def _download_model(model: Student) -> None:

@@ -2,34 +2,36 @@
 by name and imports no model code.
 """
 
-import contextlib
 import logging
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from lark.cluster import slurm
-from lark.cluster.nodes import address_of, machine_of, reach
 from lark.config import Config
 from lark.errors import DamagedError, LarkError, WorkerMemoryError
-from lark.models.students import check_student
+from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.plan import fetched_plan, wanted
+from lark.pipeline.unused import force_names, report_idle_force
 from lark.planner.lengths import PoolLengths, lengths_of
 from lark.planner.report import check_memory, relief
 from lark.printing import text_table
 from lark.store.integrity import verify
 from lark.store.store import CARD, Artifact, Checksums, Store, write_text
 from lark.work.launch import command, environment, run_worker
-from lark.work.machine import Machine, resolve
 from lark.work.operation import Counts, Job, Step
 from lark.work.record import Record
 from lark.work.tracking import Tracker
 from lark.work.warm import WARMTH, Coming
 
 log = logging.getLogger(__name__)
+
+ACTIONS = {"finished": "reuse", "started": "resume", "missing": "run"}
+"""The action of a run for an artifact, by its state."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Pipeline:
         if not config.dry_run:
             check_memory(config, self.machine, self.steps, self.finished())
         check_steps(config, self.machine, self.steps)
-        self._report_idle_force()
+        report_idle_force(config, self.steps)
         self.tracker = Tracker(config, folder)
         self.folder = folder
         self.record = Record(folder)
@@ -64,27 +66,25 @@ class Pipeline:
         """Folders of damaged artifacts that this run has made again."""
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested. `typed` is
-        what the user typed.
+        """Run every step in order, then write the summary if the stage `report` is requested. `typed`: the
+        user's overrides.
         """
         self.record.start(typed, self.steps)
         try:
             WARMTH.prepare(self._coming(), self.machine.device)
             for step in self.steps:
-                self._intact(lambda step=step: self._carry_out(step))  # type: ignore[misc]
-                self._intact(lambda step=step: self._preview(step))  # type: ignore[misc]
-            if not any(outcome.made for outcome in self.outcomes) and self.tracker.already_tracked:
-                self.tracker.enabled = (
-                    False  # nothing new to report: a repeated sweep leaves no empty runs behind
-                )
-            self._track_what_was_there()
+                self._intact(partial(self._carry_out, step))
+                self._intact(partial(self._preview, step))
+            if self.tracker.already_tracked and not any(outcome.made for outcome in self.outcomes):
+                self.tracker.enabled = False  # a repeated sweep leaves no empty runs behind
+            self._track_reused()
             if summarise is not None and self.config.wants_report:
                 self._intact(lambda: summarise(self))
         finally:
             self.record.end(sys.exception())
             self.tracker.finish()
 
-    def _track_what_was_there(self) -> None:
+    def _track_reused(self) -> None:
         """Track counts and training curves of reused artifacts too: a trial is a run of its group even if
         others made them.
         """
@@ -93,16 +93,18 @@ class Pipeline:
         for outcome in self.outcomes:
             for artifact in outcome.step.artifacts:
                 counts = self.store.manifest(artifact).counts
-                numbers = {
-                    f"{artifact.kind.name}/{k}": v for k, v in counts.items() if isinstance(v, int | float)
-                }
-                self.tracker.log(numbers)
-            operation = outcome.step.operation
-            if operation.curve and not outcome.made:
-                with self.tracker.follow(
-                    self.store.path(outcome.step.artifacts[0]) / operation.curve, operation.name
-                ):
-                    pass
+                numbers = {name: value for name, value in counts.items() if isinstance(value, int | float)}
+                self.tracker.log({f"{artifact.kind.name}/{name}": value for name, value in numbers.items()})
+            if not outcome.made:
+                with self._curve(outcome.step):
+                    pass  # the tracker reads the finished curve to its end
+
+    def _curve(self, step: Step) -> AbstractContextManager[None]:
+        """Mirrors the step's training curve to the tracker, if it has one."""
+        operation = step.operation
+        if not operation.curve:
+            return nullcontext()
+        return self.tracker.follow(self.store.path(step.artifacts[0]) / operation.curve, operation.name)
 
     def lengths(self) -> PoolLengths:
         """The pool's lengths as far as they are known, for the planner."""
@@ -110,38 +112,33 @@ class Pipeline:
 
     def finished(self) -> frozenset[tuple[str, ...]]:
         """Keys of the steps that need not run and cost nothing."""
-        return frozenset(
-            step.key
-            for step in self.steps
-            if not self._forced(step) and all(self.store.state(a) == "finished" for a in step.artifacts)
-        )
+        steps = [step for step in self.steps if not self._forced(step)]
+        return frozenset(step.key for step in steps if not self._missing(step))
+
+    def _missing(self, step: Step) -> list[Artifact]:
+        """The step's artifacts that are not finished."""
+        return [artifact for artifact in step.artifacts if self.store.state(artifact) != "finished"]
 
     def describe(self) -> str:
         """The plan, for `dry_run=true`."""
-        action = {"finished": "reuse", "started": "resume", "missing": "run"}
-        rows, commands, finished = [], [], self.finished()
+        rows = []
+        commands = []
+        finished = self.finished()
         for step in self.steps:
             for artifact in step.artifacts:
-                what = "run again" if self._forced(step) else action[self.store.state(artifact)]
-                rows.append([step.stage or "–", step.title, what, str(artifact.folder)])
+                action = "run again" if self._forced(step) else ACTIONS[self.store.state(artifact)]
+                rows.append([step.stage or "–", step.title, action, str(artifact.folder)])
             if isinstance(step.operation.run, str) and step.key not in finished:
                 folder = self.store.path(step.artifacts[0])
                 line = shlex.join(command(folder, self.machine, self._processes(step)))
                 commands.append(f"{step.title}: {line}")
         table = text_table(["stage", "operation", "plan", "artifact"], rows, right=4)
-        return "\n".join([table, *(["", "Workers:", *commands] if commands else [])])
+        if not commands:
+            return table
+        return "\n".join([table, "", "Workers:", *commands])
 
     def _forced(self, step: Step) -> bool:
-        return bool({step.stage, step.operation.name, step.purpose} & set(self.config.force))
-
-    def _report_idle_force(self) -> None:
-        """Warn about values of `force` that match no step of this run, such as those of another method or
-        analysis.
-        """
-        for name in self.config.force:
-            if not any(name in (step.stage, step.operation.name, step.purpose) for step in self.steps):
-                there = ", ".join(dict.fromkeys(step.operation.name for step in self.steps))
-                log.warning("force=[%s] has no effect: the operations of this run are %s", name, there)
+        return not force_names(step).isdisjoint(self.config.force)
 
     def _intact(self, work: Callable[[], None]) -> None:
         """Do some work. If it finds a damaged artifact, rebuild that and start the work again; each
@@ -151,35 +148,35 @@ class Pipeline:
             try:
                 return work()
             except DamagedError as error:
-                step = next(
-                    (s for s in self.steps if error.folder in map(self.store.path, s.artifacts)), None
-                )
+                step = self._maker(error.folder)
                 if step is None or error.folder in self.rebuilt:
                     raise
                 self.rebuilt.add(error.folder)
                 log.warning("%s It is made again.", error.what)
-                self._intact(lambda step=step: self._carry_out(step))  # type: ignore[misc]
+                self._intact(partial(self._carry_out, step))
+
+    def _maker(self, folder: Path) -> Step | None:
+        """The step of this run that makes the artifact in a folder."""
+        return next((step for step in self.steps if folder in map(self.store.path, step.artifacts)), None)
 
     def _carry_out(self, step: Step) -> None:
         started = time.time()
-        made = self.store.ensure(
-            step.artifacts, lambda folders: self._build(step, folders), force=self._forced(step)
-        )
+        build = partial(self._build, step)
+        made = self.store.ensure(step.artifacts, build, force=self._forced(step))
         seconds = time.time() - started
         self.outcomes.append(Outcome(step, tuple(made), seconds))
         self.record.step(step, made, seconds)
-        first, several = step.artifacts[0], len(step.artifacts)
+        first = step.artifacts[0]
+        several = len(step.artifacts)
         name = first.folder if several == 1 else f"{several} artifacts of {first.kind.name}"
         width = max(len(other.title) for other in self.steps)
-        log.info("%-*s  %-9s %s", width, step.title, f"{seconds:.1f} s" if made else "reused", name)
+        duration = f"{seconds:.1f} s" if made else "reused"
+        log.info("%-*s  %-9s %s", width, step.title, duration, name)
         if step.operation.notice is not None:
             try:
                 step.operation.notice(self.config, self.store.manifest(first).counts, bool(made))
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-            ):  # counts of an older version, or edited: only a remark is lost
+            except (KeyError, TypeError, ValueError):
+                # Counts of an older version, or edited: only a remark is lost.
                 log.debug("no remarks on %s", first.folder, exc_info=True)
 
     def _preview(self, step: Step) -> None:
@@ -187,28 +184,35 @@ class Pipeline:
         manifests of their artifacts.
         """
         for later in self.steps[self.steps.index(step) + 1 :]:
-            needed = {source.folder for source in later.needs}
-            first = next((s for s in self.steps if needed & {a.folder for a in s.artifacts}), None)
-            if later.operation.preview is None or first is not step:
+            if later.operation.preview is None or self._first_source(later) is not step:
                 continue
-            missing = [a for a in later.artifacts if self.store.state(a) != "finished"]
+            missing = self._missing(later)
             if not missing:
                 continue
-            there = {
-                name: self.store.path(a)
-                for name, a in later.inputs.items()
-                if self.store.state(a) == "finished"
-            }
-            for folder in there.values():
+            finished = {}
+            for name, artifact in later.inputs.items():
+                if self.store.state(artifact) == "finished":
+                    finished[name] = self.store.path(artifact)
+            for folder in finished.values():
                 verify(folder)
             try:
-                later.operation.preview(self.config, there)
+                later.operation.preview(self.config, finished)
             except LarkError as error:
                 self.store.fail(missing, error)
                 raise
 
+    def _first_source(self, step: Step) -> Step | None:
+        """The first step of this run that makes something the step needs."""
+        needed = {artifact.folder for artifact in step.needs}
+        for source in self.steps:
+            if needed & {artifact.folder for artifact in source.artifacts}:
+                return source
+        return None
+
     def _build(self, step: Step, folders: list[Path]) -> Sequence[Counts]:
-        operation, job = step.operation, self._job(step, folders)
+        """Make the artifacts of a step that are missing, in these folders."""
+        operation = step.operation
+        job = self._job(step, folders)
         for artifact in step.needs:
             verify(self.store.path(artifact))
         if self._forced(step) and operation.forget is not None:
@@ -217,16 +221,7 @@ class Pipeline:
             counts = operation.run(job)
         else:
             log.info("%s …", step.title)
-            follow = (
-                self.tracker.follow(folders[0] / operation.curve, operation.name) if operation.curve else None
-            )
-            try:
-                with follow or contextlib.nullcontext():
-                    counts = run_worker(job, operation.run, self._processes(step), WARMTH.start)
-            except WorkerMemoryError as error:
-                raise LarkError(
-                    f"{error}\n{relief(self.config, self.machine, step, self.lengths())}"
-                ) from error
+            counts = self._run_worker(step, job, operation.run)
         if operation.collect is not None:
             counts = operation.collect(job, counts)
         if operation.card is not None:
@@ -235,16 +230,29 @@ class Pipeline:
             write_text(folders[0] / CARD, operation.card(folders[0], counts))
         return [counts[label] for label in job.outputs] if step.labels else [counts]
 
+    def _run_worker(self, step: Step, job: Job, function: str) -> Counts:
+        """Run a step in workers. If they run out of memory, the error names settings that need less."""
+        try:
+            with self._curve(step):
+                return run_worker(job, function, self._processes(step), WARMTH.start)
+        except WorkerMemoryError as error:
+            advice = relief(self.config, self.machine, step, self.lengths())
+            raise LarkError(f"{error}\n{advice}") from error
+
     def _job(self, step: Step, folders: list[Path]) -> Job:
         labels = step.labels or tuple(artifact.kind.name for artifact in step.artifacts)
-        by_folder = {
-            self.store.path(artifact): label for artifact, label in zip(step.artifacts, labels, strict=True)
-        }
-        weights = str(self.store.path(step.weights)) if isinstance(step.weights, Artifact) else step.weights
+        # Finished artifacts of the step have no folder in `folders`.
+        outputs = {}
+        for artifact, label in zip(step.artifacts, labels, strict=True):
+            if self.store.path(artifact) in folders:
+                outputs[label] = self.store.path(artifact)
+        weights = step.weights
+        if isinstance(weights, Artifact):
+            weights = str(self.store.path(weights))
         return Job(
             operation=step.operation.name,
             folder=folders[0],
-            outputs={by_folder[folder]: folder for folder in folders},
+            outputs=outputs,
             inputs={name: self.store.path(artifact) for name, artifact in step.inputs.items()},
             weights=weights,
             config=self.config,
@@ -256,16 +264,14 @@ class Pipeline:
 
     def _coming(self) -> Iterator[Coming]:
         """The workers of this run that are single processes, in order, for warm processes."""
+        if not self.config.hardware.warm:
+            return
         finished = self.finished()
         for step in self.steps:
-            operation, processes = step.operation, self._processes(step)
-            alone = (processes or self.machine.processes) == 1
-            if (
-                self.config.hardware.warm
-                and isinstance(operation.run, str)
-                and alone
-                and step.key not in finished
-            ):
+            operation = step.operation
+            processes = self._processes(step)
+            is_alone = (processes or self.machine.processes) == 1
+            if isinstance(operation.run, str) and is_alone and step.key not in finished:
                 env = environment(self.machine, processes, operation.gpus(self.config), operation.allocator)
                 yield operation.run.split(":")[0], env
 
@@ -278,32 +284,6 @@ class Pipeline:
         if step.operation.processes == "one" or self.machine.cluster:
             return 1
         gpus = step.operation.gpus(self.config)
-        return None if gpus < 2 or self.machine.device == "cpu" else max(1, self.machine.processes // gpus)
-
-
-def check_machine(config: Config) -> Machine:
-    """Resolve the hardware settings; refuse what this machine does not have or the student's context does
-    not allow.
-    """
-    hardware, cluster = config.hardware, None
-    if hardware.cluster == "ray" and not config.dry_run:
-        cluster = reach(address_of(hardware), config.outputs_path)
-    elif hardware.cluster == "slurm" and not config.dry_run and slurm.several_nodes():
-        cluster = slurm.lead(config.outputs_path)
-    if cluster is None:
-        machine = resolve(hardware, here=not config.dry_run)
-    else:
-        machine = machine_of(cluster, hardware.device, hardware.processes, hardware.threads, hardware.workers)
-    if machine.elsewhere:
-        log.warning(
-            "This machine has no GPU: the plan is for hardware=%s on another machine.", config.hardware.name
-        )
-    check_student(config.student, machine)
-    return machine
-
-
-def check_steps(config: Config, machine: Machine, steps: Sequence[Step]) -> None:
-    """Run the checks of each operation once, before anything runs."""
-    for check in dict.fromkeys(step.operation.check for step in steps):
-        if check is not None:
-            check(config, machine)
+        if gpus < 2 or self.machine.device == "cpu":
+            return None
+        return max(1, self.machine.processes // gpus)

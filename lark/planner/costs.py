@@ -50,9 +50,8 @@ def forward_flops(shape: Shape, lengths: Floats, projected: Floats, share: float
     n = np.asarray(lengths, dtype=np.float64)
     matrices = 2.0 * shape.backbone_matrices * n.sum() * share
     attention = 2.0 * shape.layers * shape.attention_width * np.square(n).sum()
-    return Flops(
-        float(matrices + attention), float(2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum())
-    )
+    head = 2.0 * shape.head * np.asarray(projected, dtype=np.float64).sum()
+    return Flops(float(matrices + attention), float(head))
 
 
 def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) -> Flops:
@@ -60,10 +59,8 @@ def local_flops(shape: Shape, lengths: Floats, projected: Floats, context: int) 
     so short that the cost of attention is negligible, and once through the head (lark/scoring/local.py).
     """
     tokens = float(np.asarray(lengths, dtype=np.float64).sum())
-    return replace(
-        forward_flops(shape, lengths, projected),
-        backbone=(context + 1) * 2.0 * shape.backbone_matrices * tokens,
-    )
+    blocks = (context + 1) * 2.0 * shape.backbone_matrices * tokens
+    return replace(forward_flops(shape, lengths, projected), backbone=blocks)
 
 
 @dataclass(frozen=True)
@@ -143,13 +140,14 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
     element = 2 if setup.half else 4
     frozen = _frozen_bytes(shape, setup, element) if setup.lora else 0.0
-    if (
-        setup.zero == 0
-    ):  # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
+    if setup.zero == 0:
+        # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
         return 16.0 * trained + frozen
     sharded = 0.0 if setup.offload else SHARDED * trained / setup.world
     weights = element * trained + frozen
-    return sharded + _bucket_bytes(setup, trained) + (weights / setup.world if setup.zero == 3 else weights)
+    if setup.zero == 3:
+        weights /= setup.world
+    return sharded + _bucket_bytes(setup, trained) + weights
 
 
 NF4_CONSTANTS = (8 + 32 / 256) / 64
@@ -173,7 +171,8 @@ gradient.
 
 def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
     """Host memory that an offloaded optimizer needs on each node."""
-    return SHARDED * (lora_parameters(shape, lora) if lora else shape.parameters) / nodes
+    trained = lora_parameters(shape, lora) if lora else shape.parameters
+    return SHARDED * trained / nodes
 
 
 def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
@@ -182,11 +181,13 @@ def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
     The latter holds gradients until they are reduced (ZeRO-2), or weights that are gathered in advance
     (ZeRO-3). GPU memory is allocated in full; on CPU only what is used counts.
     """
-    element, used = (2 if setup.half else 4), min(BUCKET, trained)
+    element = 2 if setup.half else 4
+    used = min(BUCKET, trained)
     allocated = BUCKET if setup.cuda else used
     if setup.zero == 3:
         return 4.0 * allocated + element * used
-    return element * allocated + (4.0 * used if setup.half else 0.0)
+    reduced = 4.0 * used if setup.half else 0.0
+    return element * allocated + reduced
 
 
 RESUMABLE = 3
@@ -207,7 +208,8 @@ def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
     if setup.lora:
         return RESUMABLE * 12.0 * lora_parameters(shape, setup.lora)
     weights = 2 if setup.half else 4
-    return RESUMABLE * (2.0 * weights + 12 if setup.zero else 12.0) * shape.parameters
+    per_parameter = 2.0 * weights + 12 if setup.zero else 12.0
+    return RESUMABLE * per_parameter * shape.parameters
 
 
 def lora_parameters(shape: Shape, rank: int) -> int:
@@ -222,13 +224,14 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     """
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
-    kept = layer + shape.layers * shape.hidden * element if setup.checkpointing else shape.layers * layer
-    head = (
-        0.0 if setup.lora else (4 + (2 if setup.half else 0)) * shape.head
-    )  # its gradient in fp32, and in the weights' bf16
-    return (
-        setup.tokens * (kept + 2 * layer) + _logits_bytes(shape, setup) + head
-    )  # and the gradients of the current layer
+    stored = shape.layers * layer
+    if setup.checkpointing:
+        stored = layer + shape.layers * shape.hidden * element
+    # The head's gradient is in fp32, and also in bf16 if the weights are.
+    gradient = 6 if setup.half else 4
+    head = 0.0 if setup.lora else gradient * shape.head
+    # 2 * layer: the gradients of the current layer
+    return setup.tokens * (stored + 2 * layer) + _logits_bytes(shape, setup) + head
 
 
 def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:

@@ -4,10 +4,11 @@ divided among G GPUs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from lark.config import Config
 from lark.planner.costs import GIB
-from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, planner_of
+from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, planner_of
 from lark.planner.lengths import CHARACTERS, PoolLengths, pool_lengths
 from lark.planner.scale import Part
 from lark.planner.throughput import throughput
@@ -23,8 +24,8 @@ ROW_BYTES = 300
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What is planned for."""
+class Workload:
+    """The size of a pool, and the GPUs that a plan is made for."""
 
     trajectories: int
     gpus: int
@@ -32,73 +33,70 @@ class Scale:
 
 
 def parts(
-    config: Config, steps: Sequence[Step], scale: Scale, lengths: PoolLengths | None = None
+    config: Config, steps: Sequence[Step], workload: Workload, lengths: PoolLengths | None = None
 ) -> list[Part]:
     """The parts of a run, in order. Steps that take less than a second are left out."""
-    known = lengths or pool_lengths(config)
-    lengths = replace(known, questions=max(1, round(scale.trajectories / known.candidates)))
-    found = (_part(config, step, scale, lengths) for step in steps)
-    return [part for part in found if part is not None and part.work + part.whole >= 1.0]
+    measured = lengths or pool_lengths(config)
+    questions = max(1, round(workload.trajectories / measured.candidates))
+    planned = [_part(config, step, workload, replace(measured, questions=questions)) for step in steps]
+    return [part for part in planned if part is not None and part.work + part.serial >= 1.0]
 
 
-def disk_gib(config: Config, steps: Sequence[Step], scale: Scale) -> dict[str, float]:
+def disk_gib(config: Config, steps: Sequence[Step], workload: Workload) -> dict[str, float]:
     """Disk space in GiB: of the pool, of the tables, and what operations declare."""
-    known = pool_lengths(config)
-    text = scale.trajectories * float(known.response.mean()) * CHARACTERS
-    estimates = [
-        e
-        for step in steps
-        if (e := _estimate(config, step, _machine(config, scale, scale.gpus), known)) is not None
-    ]
-    return {
-        "pool": TEXT_SHARE * text / GIB,
-        "tables": ROW_BYTES * scale.trajectories / GIB,
-        **{e.step.title: e.kept_gib + e.resume_gib for e in estimates if e.kept_gib},
-    }
+    lengths = pool_lengths(config)
+    text = workload.trajectories * float(lengths.response.mean()) * CHARACTERS
+    space = {"pool": TEXT_SHARE * text / GIB, "tables": ROW_BYTES * workload.trajectories / GIB}
+    machine = _machine(config, workload, workload.gpus)
+    for step in steps:
+        cost = _estimate(config, step, machine, lengths)
+        if cost is not None and cost.kept_gib:
+            space[step.title] = cost.kept_gib + cost.resume_gib
+    return space
 
 
-def _machine(config: Config, scale: Scale, gpus: int) -> Machine:
+def _machine(config: Config, workload: Workload, gpus: int) -> Machine:
     machine = resolve(config.hardware, here=False)
-    processes = min(gpus, scale.per_node)
-    threads = config.hardware.threads or (CORES if machine.device == "cuda" else machine.threads)
+    processes = min(gpus, workload.per_node)
+    cores = CORES if machine.device == "cuda" else machine.threads
     return replace(
         machine,
         processes=processes,
-        nodes=-(-gpus // processes),
-        threads=threads,
+        nodes=ceil(gpus / processes),
+        threads=config.hardware.threads or cores,
         cluster=PLANNED,
         workers=gpus,
     )
 
 
-def _part(config: Config, step: Step, scale: Scale, lengths: PoolLengths) -> Part | None:
-    operation, whole = step.operation, step.operation.row_seconds * lengths.trajectories
+def _part(config: Config, step: Step, workload: Workload, lengths: PoolLengths) -> Part | None:
+    """A step as a part; None if the size of its model is unknown."""
+    operation = step.operation
+    serial = operation.row_seconds * lengths.trajectories
     if operation.shard_rows:
-        return Part(
-            step.title,
-            "shards",
-            whole,
-            START_SECONDS["cpu"],
-            -(-lengths.trajectories // operation.shard_rows),
-        )
+        shards = ceil(lengths.trajectories / operation.shard_rows)
+        return Part(step.title, "shards", serial, START_SECONDS["cpu"], shards)
     if callable(operation.run) or operation.cost is None:
-        return Part(step.title, "not", 0.0, 0.0, whole=whole)
-    alone, together = operation.on_cpu or operation.processes == "one", operation.gpus(config) == 0
+        return Part(step.title, "not", 0.0, 0.0, serial=serial)
+    together = operation.gpus(config) == 0
     most = config.training.global_batch * config.hardware.sequence_parallel if together else 2**31
-    gpus = 1 if alone else min(scale.gpus, most)
-    e = _estimate(config, step, _machine(config, scale, gpus), lengths)
-    if e is None:
+    gpus = 1 if operation.on_cpu or operation.processes == "one" else min(workload.gpus, most)
+    cost = _estimate(config, step, _machine(config, workload, gpus), lengths)
+    if cost is None:
         return None
-    device = "cpu" if operation.on_cpu else resolve(config.hardware, here=False).device
-    start = START_SECONDS[device] + (0.0 if operation.on_cpu else e.certain_gib * GIB / LOAD_BYTES)
-    work = max(0.0, e.seconds - start) * gpus
+    start = START_SECONDS["cpu"]
+    if not operation.on_cpu:
+        device = resolve(config.hardware, here=False).device
+        start = START_SECONDS[device] + cost.certain_gib * GIB / LOAD_BYTES
+    work = max(0.0, cost.seconds - start) * gpus
     if together:
-        return Part(step.title, "together", work, start, config.training.checkpoints, most=most, whole=whole)
-    if not e.shards:
-        return Part(step.title, "not", work, start, whole=whole)
-    return Part(step.title, "shards", work, start, e.shards, whole=whole)
+        intervals = config.training.checkpoints
+        return Part(step.title, "together", work, start, intervals, most=most, serial=serial)
+    if not cost.shards:
+        return Part(step.title, "not", work, start, serial=serial)
+    return Part(step.title, "shards", work, start, cost.shards, serial=serial)
 
 
 def _estimate(config: Config, step: Step, machine: Machine, lengths: PoolLengths) -> Estimate | None:
-    planner: Planner | None = planner_of(config, throughput(config, machine), lengths)
+    planner = planner_of(config, throughput(config, machine), lengths)
     return None if planner is None else planner.estimate(step)

@@ -10,6 +10,7 @@ import numpy as np
 from lark.config import Config
 from lark.errors import LarkError
 from lark.names import is_demo
+from lark.planner.checks import refuse
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory
@@ -20,9 +21,9 @@ from lark.work.operation import Step
 FASTEST = {"cpu": 0.2, "cuda": 2500.0}
 """TFLOP/s of a CPU thread and of a GPU that no machine exceeds: with them, an estimate is a lower bound."""
 BANDWIDTH = 10_000.0
-STEP_SECONDS = 0.01
-"""Lower bound for a training step, whatever the student's size."""
-TOKEN_BYTES = 100
+SHORTEST_STEP = 0.01
+"""Lower bound in seconds for a training step, whatever the student's size."""
+MOST_TOKEN_BYTES = 100
 """Bytes of a pool's files per selected token, at most: other columns, escapes and trajectories that are not
 selected.
 """
@@ -32,10 +33,13 @@ YEAR = 365.25 * 24
 def too_long(config: Config, estimates: Sequence[Estimate]) -> str | None:
     """A sentence if the estimated time exceeds hardware.max_hours, or None."""
     limit = config.hardware.max_hours
-    hours = {e.step.title: e.seconds / 3600 for e in estimates if not e.reused}
-    if any(e.step.operation.curve and not e.reused for e in estimates):
-        name = next(e.step.title for e in estimates if e.step.operation.curve)
-        hours[name] = max(hours[name], config.training.epochs * STEP_SECONDS / 3600)
+    hours = {}
+    for e in estimates:
+        if e.reused:
+            continue
+        hours[e.step.title] = e.seconds / 3600
+        if e.step.operation.curve:  # it trains: however small the student, a step takes its time
+            hours[e.step.title] = max(e.seconds, config.training.epochs * SHORTEST_STEP) / 3600
     total = sum(hours.values())
     if not limit or total <= limit:
         return None
@@ -53,11 +57,11 @@ def check_time(
     """Stop a run that would take longer than hardware.max_hours even on the fastest device. Nothing is read
     or measured.
     """
-    speed = FASTEST[machine.device] * (machine.threads if machine.device == "cpu" else 1)
+    speed = FASTEST[machine.device]
+    if machine.device == "cpu":
+        speed *= machine.threads
     hardware = Throughput(machine, speed, device_memory(config, machine), BANDWIDTH)
-    said = too_long(config, estimate(config, steps, at_least(config), hardware, finished))
-    if said is not None:
-        raise LarkError(said)
+    refuse(too_long(config, estimate(config, steps, at_least(config), hardware, finished)))
 
 
 def at_least(config: Config) -> PoolLengths:
@@ -71,9 +75,10 @@ def at_least(config: Config) -> PoolLengths:
         size = 0
     if pool.questions or pool.ids or not size:
         return shortest()
-    tokens, longest = max(1, size // TOKEN_BYTES), config.student.max_length
-    each = np.full(1, float(min(tokens, longest)))
-    return PoolLengths(ceil(tokens / longest), 1, each, each, "a lower bound")
+    tokens = max(1, size // MOST_TOKEN_BYTES)
+    longest = config.student.max_length
+    lengths = np.full(1, float(min(tokens, longest)))
+    return PoolLengths(ceil(tokens / longest), 1, lengths, lengths, "a lower bound")
 
 
 def _long(hours: float) -> str:

@@ -4,17 +4,17 @@
 Estimates are made for the plan's own steps, so a plan and its estimate cannot disagree.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lark.config import Config, Engine
-from lark.errors import LarkError
 from lark.generation.engine import ENGINES
 from lark.models.shapes import Shape, shape_of
 from lark.planner import remedies
+from lark.planner.checks import unknown_size
 from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.planner.throughput import EFFICIENCY, Throughput, throughput
+from lark.planner.throughput import PEAK_SHARE, Throughput, throughput
 from lark.work.machine import usable_cores
 from lark.work.operation import Settings, Step
 
@@ -24,8 +24,10 @@ LOAD_BYTES = 1.0e9
 """Bytes per second, from disk to device."""
 CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
-STEP_SECONDS = {True: 0.02, False: 0.005}
-"""Overhead of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
+EAGER_STEP, GRAPH_STEP = 0.02, 0.005
+"""Overhead in seconds of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
+CPU_STEP = 0.002
+"""Overhead in seconds of each layer in a decoding step on CPU."""
 RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
 """Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
 NCCL's buffers, and gaps between allocations.
@@ -87,21 +89,18 @@ def estimate(
     """
     planner = planner_of(config, hardware or throughput(config), lengths or pool_lengths(config))
     if planner is None:
-        raise LarkError(
-            f"student.path={config.student.path}: its config.json is not available locally, so its cost"
-            " cannot be estimated. Download the model first, or give its folder."
-        )
-    found = [(step, planner.estimate(step)) for step in steps]
-    return [
-        _nothing_to_do(e) if step.key in finished else planner.with_remedy(e)
-        for step, e in found
-        if e is not None
-    ]
+        raise unknown_size(config)
+    estimates = []
+    for step in steps:
+        cost = planner.estimate(step)
+        if cost is not None:
+            estimates.append(_reused(cost) if step.key in finished else planner.with_remedy(cost))
+    return estimates
 
 
-def _nothing_to_do(e: Estimate) -> Estimate:
+def _reused(cost: Estimate) -> Estimate:
     """The estimate of a step that is already finished."""
-    return Estimate(e.step, e.work, 0.0, 0.0, 0.0, 0.0, 0.0, e.limit_gib, reused=True)
+    return Estimate(cost.step, cost.work, 0.0, 0.0, 0.0, 0.0, 0.0, cost.limit_gib, reused=True)
 
 
 @dataclass(frozen=True)
@@ -119,41 +118,42 @@ class Planner:
         """Number of trajectories that the budget selects, at most. Selected trajectories are assumed to
         have the mean length.
         """
-        budget, pool = self.config.budget, self.lengths
-        most = (
-            pool.trajectories if budget.size is None else min(budget.size, pool.candidates) * pool.questions
-        )
+        budget = self.config.budget
+        pool = self.lengths
+        most = pool.trajectories
+        if budget.size is not None:
+            most = min(budget.size, pool.candidates) * pool.questions
         if budget.limit is None:
             return most
-        cost = 1.0 if budget.tokens is None else float(pool.response.mean())
-        return max(1, min(most, int(budget.limit / cost)))
+        trajectory_cost = 1.0 if budget.tokens is None else float(pool.response.mean())
+        return max(1, min(most, int(budget.limit / trajectory_cost)))
 
     def estimate(self, step: Step) -> Estimate | None:
         return None if step.operation.cost is None else step.operation.cost(self, step)
 
-    def with_remedy(self, e: Estimate) -> Estimate:
+    def with_remedy(self, cost: Estimate) -> Estimate:
         """The estimate; if the step does not fit, with a setting that makes it fit."""
-        return e if e.fits else replace(e, remedy=_fewer_processes(e) or self.remedy(e, e.limit_gib))
+        if cost.fits:
+            return cost
+        return replace(cost, remedy=_fewer_processes(cost) or self.remedy(cost, cost.limit_gib))
 
-    def remedy(self, e: Estimate, most_gib: float) -> str:
+    def remedy(self, cost: Estimate, most_gib: float) -> str:
         """A setting with which a step needs at most `most_gib` on a device. Settings are tried, not
         guessed.
         """
-        machine, operation = self.hardware.machine, e.step.operation
-        options = (
-            operation.remedies(self.config, machine, int(self.lengths.total.max()))
-            if operation.remedies
-            else iter(())
-        )
+        machine = self.hardware.machine
+        operation = cost.step.operation
+        candidates: Iterable[Settings] = ()
+        if operation.remedies is not None:
+            candidates = operation.remedies(self.config, machine, int(self.lengths.total.max()))
 
         def fits(settings: Settings) -> bool:
-            again = self._with(settings).estimate(e.step)
-            return again is None or again.memory_gib <= most_gib
+            cost_with = self._with(settings).estimate(cost.step)
+            return cost_with is None or cost_with.memory_gib <= most_gib
 
-        otherwise = remedies.last_resort(
-            machine, e.memory_gib, operation.processes == "sharing", operation.model
-        )
-        return remedies.remedy(options, fits, otherwise)
+        model = "judge" if operation.reads("method.judge") else "student"
+        otherwise = remedies.last_resort(machine, cost.memory_gib, operation.processes == "sharing", model)
+        return remedies.remedy(candidates, fits, otherwise)
 
     def _with(self, settings: Settings) -> "Planner":
         config = remedies.applied(self.config, settings)
@@ -175,11 +175,20 @@ class Planner:
 
         Both are the memory of tensors. What a process on a GPU needs in addition is added here.
         """
-        hours = seconds * (devices or self.hardware.machine.world) / 3600
-        memory += 0.0 if step.operation.processes == "one" else RESERVED_GIB[self.hardware.machine.device]
-        limit = self.hardware.memory_gib
+        machine = self.hardware.machine
+        if step.operation.processes != "one":
+            memory += RESERVED_GIB[machine.device]
         return Estimate(
-            step, work, flops, seconds, hours, memory, certain, limit, paper=paper, sharing=self._sharing
+            step,
+            work,
+            flops,
+            seconds,
+            device_hours=seconds * (devices or machine.world) / 3600,
+            memory_gib=memory,
+            certain_gib=certain,
+            limit_gib=self.hardware.memory_gib,
+            paper=paper,
+            sharing=self._sharing,
         )
 
     @property
@@ -192,11 +201,8 @@ class Planner:
         """Time for `flops` operations on all devices, including the start of a process and loading `load`
         bytes.
         """
-        return (
-            START_SECONDS[self.hardware.machine.device]
-            + load / LOAD_BYTES
-            + flops / self.hardware.rate(kind, self.shape)
-        )
+        start = START_SECONDS[self.hardware.machine.device]
+        return start + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
 
     def generation_seconds(
         self,
@@ -211,28 +217,39 @@ class Planner:
         """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer
         than its FLOPs.
         """
-        machine, kind = self.hardware.machine, ENGINES[engine.name]
+        machine = self.hardware.machine
+        kind = ENGINES[engine.name]
         engines = max(1, machine.world // engine.tensor_parallel)
+        # A sequence's cache grows from nothing to its full length: half of it on average.
+        cache = kv * length / 2
         room = self.hardware.memory_gib * GIB * engine.memory_share - weights
-        room = engine.kv_cache_gib * GIB if machine.device == "cpu" and kind.continuous else room
+        if machine.device == "cpu" and kind.continuous:
+            room = engine.kv_cache_gib * GIB
         most = CONCURRENT if kind.continuous else engine.batch
-        together = max(1.0, min(most, tokens / length / engines, room / (kv * length / 2)))
-        bandwidth = self.hardware.bandwidth * 1e9 * EFFICIENCY["cuda", "decoding"]
-        overhead = STEP_SECONDS[engine.is_eager("cuda")] if machine.device == "cuda" else 0.002 * shape.layers
-        step = (weights + together * kv * length / 2) / bandwidth + overhead
+        together = max(1.0, min(most, tokens / length / engines, room / cache))
+        bandwidth = self.hardware.bandwidth * 1e9 * PEAK_SHARE["cuda", "decoding"]
+        step = (weights + together * kv * length / 2) / bandwidth + self._step_overhead(engine, shape)
         compute = flops / self.hardware.rate("decoding", shape)
         start = START_SECONDS[machine.device] + kind.start_seconds + weights / LOAD_BYTES
         return start + max(compute, 0.0) + tokens / engines / together * step
+
+    def _step_overhead(self, engine: Engine, shape: Shape) -> float:
+        """Seconds of a decoding step in which no weights are read."""
+        if self.hardware.machine.device != "cuda":
+            return CPU_STEP * shape.layers
+        return EAGER_STEP if engine.is_eager("cuda") else GRAPH_STEP
 
     @property
     def is_papers(self) -> bool:
         return is_papers(self.config, self.hardware)
 
 
-def _fewer_processes(e: Estimate) -> str | None:
+def _fewer_processes(cost: Estimate) -> str | None:
     """The number of processes on CPU with which a step fits, or None if even one process does not."""
-    most = int(e.limit_gib * e.sharing / e.memory_gib)
-    return f"hardware.processes={min(most, usable_cores())}" if e.sharing > 1 and most >= 1 else None
+    most = int(cost.limit_gib * cost.sharing / cost.memory_gib)
+    if cost.sharing == 1 or most < 1:
+        return None
+    return f"hardware.processes={min(most, usable_cores())}"
 
 
 def planner_of(config: Config, hardware: Throughput, lengths: PoolLengths) -> Planner | None:
@@ -242,7 +259,7 @@ def planner_of(config: Config, hardware: Throughput, lengths: PoolLengths) -> Pl
 
 
 def is_papers(config: Config, hardware: Throughput) -> bool:
-    """Whether this is one of the paper's students with the paper's pool, on the paper's node: 8 A100."""
+    """True for the paper's students with the paper's pool on the paper's node: 8 A100."""
     machine = hardware.machine
     papers = config.student.name in PAPER_STUDENTS and config.pool.format == "rsr"
     return papers and (machine.device, machine.world, hardware.tflops) == ("cuda", 8, 312.0)

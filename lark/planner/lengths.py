@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from lark.config import Config
 from lark.errors import DamagedError, LarkError
 from lark.names import is_demo
+from lark.planner.checks import empty_pool
 from lark.pool.formats import source_files
 from lark.pool.read import read
 from lark.scoring.methods import LENGTHS_TABLE
@@ -33,6 +34,10 @@ fewer than 1% are truncated). The mean is then 9,170 and the 95th percentile 21,
 DEMO_CANDIDATES = 33
 DEMO_PROMPT, DEMO_RESPONSE = 51.0, 67.0
 """Mean tokens of the demo's pool with its student's tokenizer."""
+TEMPLATE_CHARACTERS = 120
+"""Characters that the chat template and the instruction add to a question."""
+PAPER_PROMPT = 150
+"""Assumed tokens of a prompt of the paper's pool."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class PoolLengths:
         """The share of the pool's tokens that is left if candidates share their prompt in forward passes of
         `tokens` tokens.
         """
-        prompt, response = float((self.total - self.response).mean()), float(self.response.mean())
+        prompt = float((self.total - self.response).mean())
+        response = float(self.response.mean())
         passes = ceil(self.candidates * response / max(1.0, tokens - prompt))
         copies = min(self.candidates, max(1, passes)) / self.candidates
         return (copies * prompt + response) / (prompt + response)
@@ -92,56 +98,60 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     """The best available lengths. `artifact`: the folder of a finished lengths artifact."""
     if artifact is not None and (artifact / LENGTHS_TABLE.file).is_file():
         return _measured(artifact)
-    pool, longest = config.pool, config.student.max_length
+    pool = config.pool
+    longest = config.student.max_length
     if is_demo(pool.format):
-        assert pool.questions is not None
-        questions = min(pool.questions, len(pool.ids) or pool.questions)
-        shape = np.full(DEMO_CANDIDATES, 1.0)
-        return PoolLengths(
-            questions,
-            DEMO_CANDIDATES,
-            shape * min(DEMO_PROMPT + DEMO_RESPONSE, longest),
-            shape * DEMO_RESPONSE,
-            "assumed: the demo pool's mean with its own tokenizer",
-        )
+        return _demo(config)
     try:
         files = source_files(pool)
     except LarkError:
         files = []
-    if files and pool.format != "rsr" and sum(path.stat().st_size for path in files) <= READ_BYTES:
+    size = sum(path.stat().st_size for path in files)
+    if files and pool.format != "rsr" and size <= READ_BYTES:
         return _read(config)
     return assumed(len(pool.ids) or pool.questions or PAPER_QUESTIONS, longest)
+
+
+def _demo(config: Config) -> PoolLengths:
+    pool = config.pool
+    assert pool.questions is not None
+    questions = min(pool.questions, len(pool.ids) or pool.questions)
+    candidates = np.full(DEMO_CANDIDATES, 1.0)
+    return PoolLengths(
+        questions,
+        DEMO_CANDIDATES,
+        candidates * min(DEMO_PROMPT + DEMO_RESPONSE, config.student.max_length),
+        candidates * DEMO_RESPONSE,
+        "assumed: the demo pool's mean with its own tokenizer",
+    )
 
 
 def _measured(folder: Path) -> PoolLengths:
     columns = pq.read_table(folder / LENGTHS_TABLE.file, columns=["question_id", "n_prompt", "n_tokens"])
     response = columns["n_tokens"].to_numpy().astype(np.float64)
-    questions = len(columns["question_id"].unique())
     total = columns["n_prompt"].to_numpy() + response
-    return PoolLengths(
-        questions, round(len(response) / questions), total, response, "measured: the tokenised pool"
-    )
+    questions = len(columns["question_id"].unique())
+    candidates = round(len(response) / questions)
+    return PoolLengths(questions, candidates, total, response, "measured: the tokenised pool")
 
 
 def _read(config: Config) -> PoolLengths:
     """Lengths from characters: the pool is read, not tokenised."""
-    prompt, response, questions = [], [], set()
+    questions = set()
+    prompts = []
+    responses = []
     for trajectory in read(config.pool):
         questions.add(trajectory.question_id)
-        prompt.append(
-            len(trajectory.question) + len(trajectory.system or "") + 120
-        )  # template and instruction
-        response.append(trajectory.characters)
+        system = trajectory.system or ""
+        prompts.append(len(trajectory.question) + len(system) + TEMPLATE_CHARACTERS)
+        responses.append(trajectory.characters)
     if not questions:
-        raise LarkError(
-            f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path."
-        )
-    answer = np.array(response) / CHARACTERS
-    total = np.minimum(np.array(prompt) / CHARACTERS + answer, config.student.max_length)
+        raise empty_pool(config)
+    response = np.array(responses) / CHARACTERS
+    total = np.minimum(np.array(prompts) / CHARACTERS + response, config.student.max_length)
+    candidates = round(len(responses) / len(questions))
     note = f"read: the pool's characters, at {CHARACTERS} per token"
-    return PoolLengths(
-        len(questions), round(len(response) / len(questions)), total, np.minimum(answer, total), note
-    )
+    return PoolLengths(len(questions), candidates, total, np.minimum(response, total), note)
 
 
 def shortest() -> PoolLengths:
@@ -154,7 +164,7 @@ def assumed(questions: int, longest: int) -> PoolLengths:
     normal = NormalDist()
     quantiles = np.array([normal.inv_cdf((i + 0.5) / 1000) for i in range(1000)])
     response = PAPER_MEDIAN * np.exp(PAPER_SIGMA * quantiles)
-    total = np.minimum(response + 150, longest)
+    total = np.minimum(response + PAPER_PROMPT, longest)
     note = (
         f"assumed: log-normal, median {PAPER_MEDIAN:,.0f} tokens, 1% over 32,768 (the paper's pool is not"
         " available here)"

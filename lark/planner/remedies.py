@@ -34,11 +34,14 @@ MEANING = {
 def remedy(candidates: Iterable[Settings], fits: Callable[[Settings], bool], otherwise: str) -> str:
     """The first candidate that fits, as the user would type it, with its effects."""
     for settings in candidates:
-        if fits(settings):
-            changed = [key for key in settings if key in MEANING]
-            typed = " ".join(f"{key}={_typed(value)}" for key, value in settings.items())
-            meaning = f" ({', '.join(MEANING[key] for key in changed)})" if changed else ""
-            return typed + meaning + (", or more GPUs" if changed == ["training.lora.rank"] else "")
+        if not fits(settings):
+            continue
+        typed = " ".join(f"{key}={_typed(value)}" for key, value in settings.items())
+        effects = [MEANING[key] for key in settings if key in MEANING]
+        meaning = f" ({', '.join(effects)})" if effects else ""
+        # Adapters are another training: whoever wants full fine-tuning needs more GPUs.
+        only_adapters = effects == [MEANING["training.lora.rank"]]
+        return typed + meaning + (", or more GPUs" if only_adapters else "")
     return otherwise
 
 
@@ -55,7 +58,8 @@ def last_resort(machine: Machine, needed_gib: float, more_gpus: bool, model: str
 def applied(config: Config, settings: Settings) -> Config:
     """The configuration with these settings, checked as if the user had typed them."""
     for key, value in settings.items():
-        config = _replaced(config, ["engine", "name"] if key == "engine" else key.split("."), value)
+        path = ["engine", "name"] if key == "engine" else key.split(".")
+        config = _replaced(config, path, value)
     return config
 
 
@@ -65,7 +69,12 @@ def half(key: str, dtype: str) -> list[Settings]:
 
 def shorter(longest: int, batch: str = "", tokens: int = 0) -> list[Settings]:
     """Shorter contexts, with batches that are no larger."""
-    return [{"student.max_length": n, **({batch: n} if tokens > n else {})} for n in CONTEXTS if n < longest]
+    candidates: list[Settings] = []
+    for context in CONTEXTS:
+        if context < longest:
+            smaller_batch = {batch: context} if tokens > context else {}
+            candidates.append({"student.max_length": context, **smaller_batch})
+    return candidates
 
 
 def shared_model(config: Config, machine: Machine, model: Student, key: str, now: int) -> list[Settings]:
@@ -73,10 +82,11 @@ def shared_model(config: Config, machine: Machine, model: Student, key: str, now
     supports it.
     """
     shape = shape_of(model)
-    gpus = machine.processes if machine.device == "cuda" and shape is not None else 1
-    counts = [
-        n for n in range(now + 1, gpus + 1) if gpus % n == 0 and shape is not None and shape.heads % n == 0
-    ]
+    if shape is None or machine.device != "cuda":
+        return [{}]
+    gpus = machine.processes
+    # Engines divide attention heads evenly, and all GPUs of a node are used.
+    counts = [n for n in range(now + 1, gpus + 1) if gpus % n == 0 and shape.heads % n == 0]
     engine = {} if ENGINES[config.engine.name].shares_model else {"engine": "vllm"}
     return [{}, *({**engine, key: count} for count in counts)]
 
@@ -84,14 +94,18 @@ def shared_model(config: Config, machine: Machine, model: Student, key: str, now
 def combined(*axes: Iterable[Settings]) -> Iterator[Settings]:
     """Every combination except the one without a change; the last axis varies fastest."""
     for parts in product(*axes):
-        settings = {key: value for part in parts for key, value in part.items()}
+        settings: dict[str, Any] = {}
+        for part in parts:
+            settings |= part
         if settings:
             yield settings
 
 
 def _replaced(part: Any, path: list[str], value: Any) -> Any:
     name, *rest = path
-    return replace(part, **{name: _replaced(getattr(part, name), rest, value) if rest else value})
+    if rest:
+        value = _replaced(getattr(part, name), rest, value)
+    return replace(part, **{name: value})
 
 
 def _typed(value: Any) -> str:

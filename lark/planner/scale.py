@@ -6,7 +6,7 @@ processes that need each other, as in training; or not at all. The expected time
 seconds on a worker with failure rate λ, which starts from the beginning of the piece after a failure and
 loses R seconds each time, is
 
-    E(c) = (1/λ + R) (exp(λ c) - 1)                                        (Daly 2006, "A higher order estimate …", eq. 1)
+    E(c) = (1/λ + R) (exp(λ c) - 1)                              (Daly 2006, "A higher order estimate …", eq. 1)
 
 For shards, c is a shard and λ the rate of one GPU. For training, c is the time between two checkpoints and
 λ the rate of all GPUs together. A piece that needs more than ATTEMPTS attempts on average counts as one
@@ -44,7 +44,7 @@ class Part:
     """Standard deviation of the shards' times, relative to their mean."""
     most: int = 2**31
     """GPUs that it can use at most."""
-    whole: float = 0.0
+    serial: float = 0.0
     """Seconds that one process needs afterwards, whatever the number of GPUs: merging."""
 
 
@@ -61,28 +61,31 @@ class Expected:
 
 def expected(part: Part, gpus: int, failures_per_gpu_hour: float) -> Expected:
     """The expected time of a part on `gpus` GPUs."""
-    rate, used = failures_per_gpu_hour / 3600, max(1, min(gpus, part.most))
-    again = DETECTION + REPLACEMENT + part.start
+    rate = failures_per_gpu_hour / 3600
+    used = max(1, min(gpus, part.most))
+    restart = DETECTION + REPLACEMENT + part.start
     if part.divided == "not":
-        return Expected(part.name, part.start + part.work + part.whole, 0.0, 1)
+        return Expected(part.name, part.start + part.work + part.serial, 0.0, 1)
     if part.divided == "together":
-        piece = part.work / used / part.pieces
-        seconds = part.start + part.pieces * _until_done(piece, rate * used, again)
-        return Expected(
-            part.name, seconds + part.whole, max(0.0, (seconds - part.start) * used - part.work), used
-        )
+        # Any GPU's failure stops all of them, so their rates add up.
+        interval = part.work / used / part.pieces
+        seconds = part.start + part.pieces * _until_done(interval, rate * used, restart)
+        lost = max(0.0, (seconds - part.start) * used - part.work)
+        return Expected(part.name, seconds + part.serial, lost, used)
     used = min(used, part.pieces)
     shard = part.work / part.pieces
-    busy = part.pieces * _until_done(shard, rate, again)
+    busy = part.pieces * _until_done(shard, rate, restart)
     finish = _finish(part, busy, used, rate) if busy < inf else inf
-    return Expected(part.name, part.start + finish + part.whole, max(0.0, busy - part.work), used)
+    return Expected(part.name, part.start + finish + part.serial, max(0.0, busy - part.work), used)
 
 
-def _until_done(piece: float, rate: float, again: float) -> float:
-    """E(c) above."""
+def _until_done(piece: float, rate: float, restart: float) -> float:
+    """E(c) above; `restart` is R."""
     if rate * piece > log(ATTEMPTS):  # exp(λ c) attempts
         return inf
-    return piece if rate * piece < 1e-12 else (1 / rate + again) * expm1(rate * piece)
+    if rate * piece < 1e-12:  # almost never fails; 1/λ may be infinite
+        return piece
+    return (1 / rate + restart) * expm1(rate * piece)
 
 
 def _finish(part: Part, busy: float, workers: int, rate: float) -> float:
@@ -93,7 +96,8 @@ def _finish(part: Part, busy: float, workers: int, rate: float) -> float:
     about one small shard of each other; but no sooner than the longest shard. A failure in the last round,
     when nothing else is left to do, delays the end.
     """
-    mean, mixed = busy / part.pieces, min(1.0, part.spread / 0.25)
+    mean = busy / part.pieces
+    mixed = min(1.0, part.spread / 0.25)
     rounds = ceil(part.pieces / workers) * mean
     smooth = busy / workers + mean * max(0.0, 1 - part.spread) / 2
     longest = mean * (1 + part.spread * sqrt(2 * log(part.pieces)))

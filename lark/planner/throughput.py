@@ -12,7 +12,7 @@ from lark.config import Config
 from lark.models.shapes import Shape
 from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
 
-EFFICIENCY = {
+PEAK_SHARE = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
     ("cpu", "forward"): 0.79, ("cpu", "training"): 0.92, ("cpu", "decoding"): 0.5,
 }  # fmt: skip
@@ -26,6 +26,9 @@ matrix products, the larger the share of the work between them, and a narrow stu
 with experiments/bench/planner.py to the demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and
 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 times the measured ones.
 """
+CPU_BANDWIDTH = 12.0
+"""GB/s of the memory of a process on CPU, unless hardware.bandwidth is set."""
+ASSUMED_GPU = "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Throughput:
 def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:
     """Fraction of the peak that a student of this shape reaches."""
     between = NARROW * 1000 * core_tflops if device == "cpu" else 0.0
-    return EFFICIENCY[device, kind] * shape.hidden / (shape.hidden + between)
+    return PEAK_SHARE[device, kind] * shape.hidden / (shape.hidden + between)
 
 
 def throughput(config: Config, machine: Machine | None = None) -> Throughput:
@@ -58,34 +61,32 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
     notes = []
-    if (
-        hardware.cluster != "none"
-        and not machine.cluster
-        and not hardware.workers
-        and job_nodes(planned=True) is None
-    ):
+    if hardware.cluster != "none" and _nodes_unknown(config, machine):
         notes.append(
             "planned for 1 node: set hardware.workers=<processes on all nodes> to plan"
             f" hardware={hardware.name} for more"
         )
     tflops = hardware.tflops
-    if not tflops and machine.device == "cpu":
+    bandwidth = hardware.bandwidth or CPU_BANDWIDTH
+    if machine.device == "cpu" and not tflops:
         tflops = core_tflops() * machine.threads
         notes.append(
             f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix"
             " product"
         )
-    bandwidth = hardware.bandwidth or 12.0
     if machine.device == "cuda" and not (tflops and hardware.bandwidth):
         name, gpu = this_gpu()
-        tflops, bandwidth = tflops or gpu.tflops, hardware.bandwidth or gpu.bandwidth
-        found = (
-            f"this machine's {name}"
-            if name
-            else "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
-        )
-        notes.append(f"{found}: {tflops:,.0f} TFLOP/s in bf16, {bandwidth:,.0f} GB/s")
+        tflops = tflops or gpu.tflops
+        bandwidth = hardware.bandwidth or gpu.bandwidth
+        origin = f"this machine's {name}" if name else ASSUMED_GPU
+        notes.append(f"{origin}: {tflops:,.0f} TFLOP/s in bf16, {bandwidth:,.0f} GB/s")
     return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
+
+
+def _nodes_unknown(config: Config, machine: Machine) -> bool:
+    """True for a plan of a cluster whose size neither the settings nor a SLURM job give."""
+    is_sized = machine.cluster or config.hardware.workers
+    return not is_sized and job_nodes(planned=True) is None
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,14 @@ def this_gpu() -> tuple[str, GPU]:
     """Name and rates of this machine's GPU; the slowest if they differ. Without a known one: no name, and
     an A100's rates.
     """
-    recognised = [
-        next((pair for pair in GPUS.items() if pair[0] in name), None) for name in query_gpus("name")
-    ]
-    return min(
-        (pair for pair in recognised if pair is not None), key=lambda pair: pair[1].tflops, default=("", A100)
-    )
+    recognised = [_listed(name) for name in query_gpus("name")]
+    listed = [pair for pair in recognised if pair is not None]
+    return min(listed, key=lambda pair: pair[1].tflops, default=("", A100))
+
+
+def _listed(name: str) -> tuple[str, GPU] | None:
+    """The entry of `GPUS` for a GPU as nvidia-smi names it."""
+    return next((pair for pair in GPUS.items() if pair[0] in name), None)
 
 
 def device_memory(config: Config, machine: Machine) -> float:
@@ -143,11 +146,14 @@ def core_tflops(seconds: float = 0.4) -> float:
     """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a
     student's.
     """
-    said = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))  # may be a list, one number per level
-    cores = max(1, int(said[0])) if said else usable_cores()  # the cores that NumPy uses
+    cores = usable_cores()
+    threads = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))  # may be a list, one number per level
+    if threads:
+        cores = max(1, int(threads[0]))  # the cores that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
-    a @ a
-    best, deadline = np.inf, time.perf_counter() + seconds
+    a @ a  # the first product also starts the threads
+    best = np.inf
+    deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         started = time.perf_counter()
         a @ a

@@ -7,21 +7,17 @@ Run as: python -m lark.publish outputs/selection/<name> --to owner/name
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Sequence
 
 from lark.config.checks import user_path
-from lark.errors import LarkError
 from lark.printing import log_to, text_table
 from lark.publish import hub
 from lark.publish.bundle import Bundle, bundle, find_artifact
+from lark.publish.checks import check_licence, require_licence
 from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
-
-LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}")
-"""Identifiers as hubs have them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,40 +25,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     hub.check_name(options.to)
     check_licence(options.license)
-    found = bundle(find_artifact(options.artifact, user_path("--outputs", options.outputs)), options.license)
-    log.info(describe(found, options.to, options.public))
+    folder = find_artifact(options.artifact, user_path("--outputs", options.outputs))
+    artifact = bundle(folder, options.license)
+    log.info(describe(artifact, options.to, options.public))
     if not options.really:
-        log.info("Nothing was uploaded. Check the card, %s, then add --really.", found.card)
+        log.info("Nothing was uploaded. Check the card, %s, then add --really.", artifact.card)
         return
-    if found.missing:
-        raise LarkError(
-            f"{found.card} has no licence: add --license <identifier>, e.g. --license apache-2.0, or fill"
-            " it in."
-        )
-    log.info("Published: %s", hub.push(found, options.to, options.public, options.hub))
+    require_licence(artifact.card, artifact.missing)
+    log.info("Published: %s", hub.push(artifact, options.to, options.public, options.hub))
 
 
-def check_licence(licence: str | None) -> None:
-    """Refuse a text: hubs read an identifier, and the text of a licence would break the card's metadata."""
-    if licence is not None and not LICENCE.fullmatch(licence):
-        raise LarkError(
-            f"--license {licence!r:.60}: this is not the identifier of a licence. Give one such as"
-            " apache-2.0, mit, cc-by-4.0 or other; the text of a licence belongs in a file of the"
-            " repository."
-        )
-
-
-def describe(found: Bundle, name: str, public: bool) -> str:
+def describe(artifact: Bundle, name: str, public: bool) -> str:
     """The files, their sizes, and what is missing."""
-    rows = [[file.name, f"{file.stat().st_size:,}"] for file in found.files]
-    total = sum(file.stat().st_size for file in found.files)
+    sizes = {file.name: file.stat().st_size for file in artifact.files}
+    sizes["total"] = sum(sizes.values())
+    access = "public" if public else "private, if it is new"
     lines = [
-        (
-            f"{found.folder.name} as the {found.repo_type} {name}"
-            f" ({'public' if public else 'private, if it is new'})"
-        ),
-        text_table(["file", "bytes"], [*rows, ["total", f"{total:,}"]]),
-        *(f"Missing in {found.card.name}: {field}." for field in found.missing),
+        f"{artifact.folder.name} as the {artifact.repo_type} {name} ({access})",
+        text_table(["file", "bytes"], [[file, f"{size:,}"] for file, size in sizes.items()]),
+        *(f"Missing in {artifact.card.name}: {field}." for field in artifact.missing),
     ]
     return "\n".join(lines)
 

@@ -15,6 +15,10 @@ def check_name(name: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise LarkError(f"--to {name}: {first_line(error)}. Give owner/name.") from error
+    require_owner(name)
+
+
+def require_owner(name: str) -> None:
     if name.count("/") != 1:
         raise LarkError(f"--to {name}: give the owner and the name of the repository, owner/name.")
 
@@ -22,11 +26,6 @@ def check_name(name: str) -> None:
 def push(bundle: Bundle, name: str, public: bool, endpoint: str | None = None) -> str:
     """Create the repository if it does not exist and upload all files in one commit. Return its address."""
     from huggingface_hub import CommitOperationAdd, HfApi  # noqa: PLC0415
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        HfHubHTTPError,
-        LocalTokenNotFoundError,
-        OfflineModeIsEnabled,
-    )
 
     api = HfApi(endpoint=endpoint, library_name="lark")
     operations = [
@@ -37,24 +36,30 @@ def push(bundle: Bundle, name: str, public: bool, endpoint: str | None = None) -
         commit = api.create_commit(
             name, operations, repo_type=bundle.repo_type, commit_message=f"Upload {bundle.folder.name}"
         )
-    except OfflineModeIsEnabled as error:
-        raise LarkError(
-            "The environment variable HF_HUB_OFFLINE forbids uploads: unset it and run the command again."
-        ) from error
-    except LocalTokenNotFoundError as error:
-        raise LarkError(_login(api.endpoint)) from error
-    except HfHubHTTPError as error:
-        raise LarkError(
-            _refused(error.response.status_code if error.response is not None else 0, name, api.endpoint)
-        ) from error
-    except (
-        Exception
-    ) as error:  # the transport's own errors, whose classes depend on the version of huggingface_hub
-        raise LarkError(
-            f"The upload to {api.endpoint} failed ({type(error).__name__}). Check the network and the"
-            " address, then run the same command again."
-        ) from error
+    except Exception as error:  # also the transport's, whose classes depend on the version of huggingface_hub
+        raise LarkError(_failure(error, name, api.endpoint)) from error
     return str(commit.repo_url)
+
+
+def _failure(error: Exception, name: str, endpoint: str) -> str:
+    """Why an upload failed, and what to do."""
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return "The environment variable HF_HUB_OFFLINE forbids uploads: unset it and run the command again."
+    if isinstance(error, LocalTokenNotFoundError):
+        return _login(endpoint)
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        return _refused(status, name, endpoint)
+    return (
+        f"The upload to {endpoint} failed ({type(error).__name__}). Check the network and the address, then"
+        " run the same command again."
+    )
 
 
 def _login(endpoint: str) -> str:

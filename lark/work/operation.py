@@ -154,12 +154,14 @@ class Operation:
     """Trajectories of a shard, if that work is divided on a cluster. 0: one process does it."""
     remedies: Callable[[Config, Machine, int], Iterator[Settings]] | None = None
     """Settings that may make it fit, least intrusive first; given the tokens of the longest trajectory."""
-    model: str = "student"
-    """The model it loads, as error messages call it."""
-    sketches: bool = False
-    """Whether it uses the settings in `sketch`."""
-    asks_judge: bool = False
-    """Whether it uses the settings in `method.judge`."""
+    settings: tuple[str, ...] = ()
+    """Prefixes of the settings that it reads and that runs without it do not: `sketch`, `method.judge.path`.
+    A run refuses such a setting if none of its operations reads it (lark/pipeline/unused.py).
+    """
+
+    def reads(self, setting: str) -> bool:
+        """Whether a setting is one of `settings`, or below one of them."""
+        return any(setting == prefix or setting.startswith(f"{prefix}.") for prefix in self.settings)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from experiments.__main__ import main
 from lark.cluster import nodes as cluster
 from lark.errors import LarkError
-from lark.pipeline.pipeline import check_machine
+from lark.pipeline.machine_check import check_machine
 from tests.conftest import composed
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lark.errors import LarkError
 from lark.export.__main__ import main
-from lark.export.examples import Example
+from lark.export.examples import ExportExample
 from lark.export.repetition import repetitions
 from lark.export.targets import TARGETS
 
@@ -226,7 +226,7 @@ def test_repetition_replaces_weights_reproducibly(tmp_path: Path) -> None:
 @given(st.floats(0, 8), st.integers(1, 5))
 def test_the_expected_number_of_repetitions_is_the_weight(weight: float, copies: int) -> None:
     draws = [
-        repetitions(Example([], None, weight, {"question_id": f"q{n}"}, ""), n, copies, seed=1)
+        repetitions(ExportExample([], None, weight, {"question_id": f"q{n}"}, ""), n, copies, seed=1)
         for n in range(400)
     ]
     expected = copies * weight

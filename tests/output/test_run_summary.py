@@ -75,7 +75,7 @@ def test_answers_that_cannot_be_read_explain_an_empty_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, *_ = evaluated(tmp_path, "benchmark.grader=paper")
-    monkeypatch.setattr(summary, "MANY", 20)  # a quarter of them have no box
+    monkeypatch.setattr(summary, "MANY_UNBOXED", 20)  # a quarter of them have no box
     run_summary(Pipeline(config, tmp_path))
     assert "which count as wrong: Base model 25%." in caplog.text and "pool.answer_pattern" in caplog.text
     caplog.clear()

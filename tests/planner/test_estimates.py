@@ -24,6 +24,7 @@ from lark.pipeline.operations import train as operations
 from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import make_plan, wanted
 from lark.planner import report
+from lark.planner.checks import refuse
 from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied
@@ -120,10 +121,10 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     ]
     single = [e for e in estimated(composed(*small)) if e.name == "judge"]
     with pytest.raises(LarkError, match=r"use method\.judge\.tensor_parallel=2"):
-        report.refuse(single)
+        refuse(report.refusal(single))
     whole = estimated(composed(*small[:-1], "engine=hf"))  # which shares no model between GPUs
     with pytest.raises(LarkError, match=r"use engine=vllm method\.judge\.tensor_parallel=2"):
-        report.refuse([e for e in whole if e.name == "judge"])
+        refuse(report.refusal([e for e in whole if e.name == "judge"]))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_what_cannot_fit_is_refused_with_the_setting_that_would_make_it_fit(
 ) -> None:
     planned = estimated(composed("student=qwen7b", *overrides))
     with pytest.raises(LarkError, match=r"needs about \d+ GiB on a device that has") as error:
-        report.refuse(planned)
+        refuse(report.refusal(planned))
     assert remedy in str(error.value)
 
 
@@ -265,8 +266,13 @@ def test_every_remedy_that_names_settings_fits_when_it_is_applied(config: Config
 
 
 def test_the_remedy_really_fits() -> None:
-    report.refuse(
-        estimated(composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=52", "hardware.zero=3"))
+    assert (
+        report.refusal(
+            estimated(
+                composed("student=qwen7b", "hardware=a100x8", "hardware.memory_gib=52", "hardware.zero=3")
+            )
+        )
+        is None
     )
 
 
@@ -423,7 +429,7 @@ def test_a_dependency_that_cannot_fit_is_refused_unless_it_is_there_already() ->
     steps = steps_of(config)
     trained = keys_of(steps, "train")
     with pytest.raises(LarkError, match=r"^train needs about 145 GiB"):
-        report.refuse(estimate(config, steps))
+        refuse(report.refusal(estimate(config, steps)))
     with pytest.raises(LarkError, match=r"^train needs about 118 GiB"):
         report.check_memory(config, machine, steps)
     report.check_memory(config, machine, steps, finished=trained)

@@ -12,9 +12,10 @@ import pytest
 
 from experiments.bench.cluster import compare, draw, simulate, totals, with_defaults
 from lark.errors import LarkError
-from lark.planner.__main__ import composed, describe, numbers
-from lark.planner.division import Scale, disk_gib, parts
+from lark.planner.__main__ import composed, numbers
+from lark.planner.division import Workload, disk_gib, parts
 from lark.planner.scale import Part, expected, stops_falling
+from lark.planner.scale_report import describe
 from tests.conftest import ROOT
 from tests.planner.steps import steps_of
 
@@ -58,7 +59,7 @@ def test_without_failures_nothing_is_lost_and_with_them_more_checkpoints_help_tr
 @pytest.mark.parametrize("failures", [1.0, 5.0, 1e12])
 def test_a_training_that_fails_before_its_next_checkpoint_does_not_finish(failures: float) -> None:
     config = composed(SETTINGS)
-    said = describe(config, steps_of(config), Scale(10_000_000, 64), failures)
+    said = describe(config, steps_of(config), Workload(10_000_000, 64), failures)
     remedy = (
         r"Raise training\.checkpoints to ([\d,]+) or more"
         if failures < 10
@@ -69,7 +70,7 @@ def test_a_training_that_fails_before_its_next_checkpoint_does_not_finish(failur
     assert not re.search(r"\d{8}|\binf\b|\bnan\b", said), said
     if failures < 10:
         more = composed([*SETTINGS, f"training.checkpoints={found[1].replace(',', '')}"])
-        assert "does not finish" not in describe(more, steps_of(more), Scale(10_000_000, 64), failures)
+        assert "does not finish" not in describe(more, steps_of(more), Workload(10_000_000, 64), failures)
 
 
 def test_the_simulation_leaves_out_what_does_not_finish() -> None:
@@ -90,7 +91,7 @@ def test_shards_that_no_gpu_finishes_take_forever_and_nothing_lost_is_zero() -> 
 
 def test_one_of_something_is_singular() -> None:
     config = composed(SETTINGS)
-    said = describe(config, steps_of(config), Scale(1_000, 1), 0.0)
+    said = describe(config, steps_of(config), Workload(1_000, 1), 0.0)
     assert "on 1 GPU," in said and "1 shard " in said and "-0.0" not in said, said
 
 
@@ -105,13 +106,13 @@ def test_time_falls_until_something_cannot_be_divided() -> None:
     times = {}
     for gpus in (1, 8, 64, 512, 4096):
         times[gpus] = sum(
-            expected(part, gpus, 0.002).seconds for part in parts(config, steps, Scale(1_000_000, gpus))
+            expected(part, gpus, 0.002).seconds for part in parts(config, steps, Workload(1_000_000, gpus))
         )
     assert list(times.values()) == sorted(times.values(), reverse=True)
     assert stops_falling({1: 100.0, 2: 50.0, 4: 48.0, 8: 47.0}) == 2
     assert stops_falling({1: 100.0, 2: 50.0, 4: 25.0}) is None
-    assert disk_gib(config, steps, Scale(2_000_000, 8))["pool"] == pytest.approx(
-        2 * disk_gib(config, steps, Scale(1_000_000, 8))["pool"]
+    assert disk_gib(config, steps, Workload(2_000_000, 8))["pool"] == pytest.approx(
+        2 * disk_gib(config, steps, Workload(1_000_000, 8))["pool"]
     )
 
 

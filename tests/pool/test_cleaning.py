@@ -15,7 +15,7 @@ from lark.config import Mixed, Pool
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
-from lark.pipeline.operations.pool import POOL
+from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import MARKS, SPECIAL, Tally, Votes, special_token
@@ -222,8 +222,8 @@ def test_questions_of_the_benchmarks_are_removed_by_name_and_count(tmp_path: Pat
         *write_benchmark(tmp_path / "b.jsonl", problem),
     ]
     config = composed(*settings, "pool.decontaminate=true", "pool.questions=1")
-    assert callable(POOL.run)
-    counts = POOL.run(job_of(config, tmp_path))
+    assert callable(READ_POOL.run)
+    counts = READ_POOL.run(job_of(config, tmp_path))
     assert counts["contaminated"] == {"same": "math500 problem 0", "variant": "math500 problem 0"}
     assert {row["question_id"] for row in pools.iterate(tmp_path / pools.FILE)} == {"other"}
     assert "pool.decontaminate removed 2 questions: same (like math500 problem 0), variant" in pool_summary(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lark.config import Pool
 from lark.errors import LarkError
-from lark.pipeline.operations.pool import POOL
+from lark.pipeline.operations.pool import READ_POOL
 from lark.pool.identity import pool_identity
 from lark.pool.noise import noisy, shuffled, to_damage, truncated, with_response, wrong
 from lark.pool.read import read
@@ -123,7 +123,7 @@ def test_the_pool_reports_the_share_that_is_damaged(tmp_path: Path) -> None:
     config = composed(
         "pool=files", f"pool.path={tmp_path}/pool.jsonl", "pool.noise=wrong", "pool.noise_share=0.3"
     )
-    counts = POOL.run(job_of(config, tmp_path))  # type: ignore[operator]
+    counts = READ_POOL.run(job_of(config, tmp_path))  # type: ignore[operator]
     assert counts["damaged"] == {"kind": "wrong", "share": 0.3, "trajectories": 1}
     assert "pool.noise=wrong damaged 1 of 10 trajectories (10.0%), not 30.0%" in pool_summary(counts)
 

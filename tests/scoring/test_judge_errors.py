@@ -9,9 +9,9 @@ import pytest
 from lark.config import Judge, Student
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
+from lark.pipeline.machine_check import check_steps
 from lark.pipeline.operations.score import JUDGE
 from lark.pipeline.operations.student import CONVERT
-from lark.pipeline.pipeline import check_steps
 from lark.pipeline.plan import make_plan
 from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
 from lark.planner.lengths import shortest

@@ -29,8 +29,8 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.load import generation_stops
 from lark.models.students import DEMO
+from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.operations.train import TRAIN
-from lark.pipeline.pipeline import check_machine, check_steps
 from lark.pipeline.plan import make_plan, wanted
 from lark.store.store import Checksums
 from lark.training import trainer as trainer_module

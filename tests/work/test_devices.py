@@ -16,10 +16,11 @@ from lark.errors import LarkError
 from lark.generation import engine as engines
 from lark.models.load import load_chat
 from lark.models.students import DEMO
+from lark.pipeline.machine_check import check_machine
 from lark.pipeline.operations.evaluate import GENERATE
 from lark.pipeline.operations.score import JUDGE, SCORE
 from lark.pipeline.operations.train import TRAIN
-from lark.pipeline.pipeline import Pipeline, check_machine
+from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import make_plan, wanted
 from lark.planner import throughput
 from lark.planner.estimates import estimate

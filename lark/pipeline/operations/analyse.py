@@ -236,7 +236,7 @@ def _precision_or_text(
 GRADIENTS = Operation(
     "gradients", "analyse", "lark.analysis.worker:gradients", allocator=EXPANDABLE,
     collect=_merge(GRADIENTS_TABLE.file, "questions"), check=_check_scratch,
-    cost=_gradients_cost, remedies=_gradients_remedies,
+    cost=_gradients_cost, remedies=_gradients_remedies, settings=("sketch",),
 )  # fmt: skip
 ESTIMATES = Operation(
     "estimates",
@@ -246,7 +246,7 @@ ESTIMATES = Operation(
     collect=_merge(ESTIMATES_TABLE.file, "questions"),
     cost=_estimates_cost,
     remedies=_kappa_remedies,
-    sketches=True,
+    settings=("sketch",),
 )
 TEACHERS = Operation(
     "teacher_gradients",
@@ -256,7 +256,7 @@ TEACHERS = Operation(
     collect=_merge(TEACHERS_TABLE.file, "questions"),
     cost=_teachers_cost,
     remedies=_kappa_remedies,
-    sketches=True,
+    settings=("sketch",),
 )
 JACOBIANS = Operation(
     "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
@@ -275,7 +275,12 @@ CONTAMINATION = Operation(
     "contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks
 )
 TIMING = Operation(
-    "cost", "analyse", "lark.analysis.timing:measure", processes="one", check=_check_timing, asks_judge=True
+    "cost",
+    "analyse",
+    "lark.analysis.timing:measure",
+    processes="one",
+    check=_check_timing,
+    settings=("method.judge", "scoring.rank_clip", "scoring.local_context", "scoring.local_steps"),
 )
 
 OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

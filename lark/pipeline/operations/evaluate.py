@@ -45,22 +45,26 @@ def _check_grade(config: Config, machine: Machine) -> None:
 
 def _cost(planner: Planner, step: Step) -> Estimate:
     """Cost of generation for all benchmarks. Grading takes seconds."""
-    config, decoding, engine = planner.config, planner.config.benchmark.decoding, planner.config.engine
+    config = planner.config
+    engine = config.engine
+    decoding = config.benchmark.decoding
     problems = sum(problem_count(name, task) for name, task in config.benchmark.tasks.items())
     answers = problems * decoding.samples * len(decoding.seeds)
-    longest = min(decoding.max_new_tokens, config.student.max_length)
-    tokens = answers * min(longest, ANSWER_TOKENS)
+    # Students rarely use a long limit up.
+    length = min(decoding.max_new_tokens, config.student.max_length, ANSWER_TOKENS)
+    tokens = answers * length
     element = precision_bytes(config.student.dtype)
     weights = planner.shape.parameters * element / engine.tensor_parallel
     kv = costs.kv_bytes_per_token(planner.shape, element) / engine.tensor_parallel
-    needed = (weights + kv * config.student.max_length) / GIB
+    # The cache must have room for at least one sequence of full length.
+    memory = (weights + kv * config.student.max_length) / GIB
     flops = costs.forward_flops(planner.shape, np.array([1.0]), np.array([1.0])).forward * tokens
-    length = min(longest, ANSWER_TOKENS)
     seconds = planner.generation_seconds(engine, planner.shape, tokens, weights, kv, length, flops)
-    minutes = PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)
-    paper = f"~{minutes} min" if planner.is_papers and step.model == "trained" else ""
+    paper = ""
+    if planner.is_papers and step.model == "trained":
+        paper = f"~{PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)} min"
     work = f"{step.model}: {answers:,} answers, up to {tokens:,} tokens"
-    made = planner.made(step, work, flops, seconds, needed, weights / GIB, paper)
+    made = planner.made(step, work, flops, seconds, memory, weights / GIB, paper)
     return replace(made, shards=problems * len(decoding.seeds))
 
 
@@ -69,16 +73,14 @@ def problem_count(name: str, task: Task) -> int:
     problems = benchmarks.load_if_here(name, task)
     if problems is not None:
         return len(problems)
-    known = task.count or 100
-    return known if task.limit is None else min(known, task.limit)
+    count = task.count or 100
+    return count if task.limit is None else min(count, task.limit)
 
 
 def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
     shared = remedies.shared_model(config, machine, config.student, "engine.tensor_parallel", _gpus(config))
-    half, shorter = (
-        remedies.half("student.dtype", config.student.dtype),
-        remedies.shorter(config.student.max_length),
-    )
+    half = remedies.half("student.dtype", config.student.dtype)
+    shorter = remedies.shorter(config.student.max_length)
     return remedies.combined([{}, *shorter], half, shared)
 
 

@@ -17,22 +17,23 @@ log = logging.getLogger(__name__)
 
 
 def _pool(job: Job) -> Counts:
-    pool, tally = job.config.pool, Tally()
+    pool = job.config.pool
     split = groups(pool)
     if len(split) > 1:
-        return (
-            write_parts_on_cluster(job, split)
-            if job.machine.cluster
-            else write_parts(pool, split, job.folder)
-        )
+        if job.machine.cluster:
+            return write_parts_on_cluster(job, split)
+        return write_parts(pool, split, job.folder)
+    tally = Tally()
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
         tally.contaminated = contaminated(pool, job.config.benchmark)
     trajectories = read(pool, tally, tally.contaminated)
     if pool.noise_share:
-        hit = to_damage(read(pool, without=tally.contaminated), pool)
-        tally.damaged, trajectories = len(hit), noisy(trajectories, pool, hit)
+        # A pass of its own: which trajectories are damaged depends on all of them.
+        damaged = to_damage(read(pool, without=tally.contaminated), pool)
+        tally.damaged = len(damaged)
+        trajectories = noisy(trajectories, pool, damaged)
     return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
 
 
@@ -44,11 +45,11 @@ def _fetch(config: Config) -> bool:
 
 
 def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
-    if made or config.stages == [POOL.stage]:  # nothing else was asked for
+    if made or config.stages == [READ_POOL.stage]:  # nothing else was asked for
         log.info(pool_summary(counts))
 
 
-POOL = Operation(
+READ_POOL = Operation(
     "pool",
     "pool",
     _pool,
@@ -58,4 +59,4 @@ POOL = Operation(
     shard_rows=PART_BYTES // 20_000,
 )
 
-OPERATIONS = (POOL,)
+OPERATIONS = (READ_POOL,)

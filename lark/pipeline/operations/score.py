@@ -291,11 +291,11 @@ LENGTHS = Operation(
 )
 SCORE = Operation(
     "score", "score", "lark.scoring.worker:score", allocator=EXPANDABLE, collect=shards.collect, cost=_score_cost,
-    remedies=_pass_remedies,
+    remedies=_pass_remedies, settings=("scoring.rank_clip",),
 )  # fmt: skip
 LOCAL = Operation(
     "local", "score", "lark.scoring.worker:local", allocator=EXPANDABLE, collect=shards.collect, cost=_local_cost,
-    remedies=_pass_remedies,
+    remedies=_pass_remedies, settings=("scoring.local_context", "scoring.local_steps"),
 )  # fmt: skip
 UNPROMPTED = Operation(
     "unprompted", "score", "lark.scoring.worker:unprompted", allocator=EXPANDABLE, collect=shards.collect,
@@ -309,7 +309,7 @@ GRAM = Operation(
     collect=shards.collect,
     cost=_gram_cost,
     remedies=_pass_remedies,
-    sketches=True,
+    settings=("sketch",),
 )
 EXACT = Operation(
     "exact",
@@ -319,18 +319,18 @@ EXACT = Operation(
     collect=shards.collect,
     cost=_exact_cost,
     remedies=_exact_remedies,
-    sketches=True,
+    settings=("sketch",),
 )
 INFLUENCE = Operation(
     "influence", "score", "lark.scoring.gradient_worker:influence", processes="one", allocator=EXPANDABLE,
-    check=_check_validation, cost=_influence_cost,
+    check=_check_validation, cost=_influence_cost, settings=("method.validation",),
 )  # fmt: skip
 TEXT = Operation("text", "score", write_indicators)
 CORRECTNESS = Operation("correctness", "score", write_correctness)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=_judge_cost, remedies=_judge_remedies,
-    model="judge", asks_judge=True,
+    settings=("method.judge",),
 )  # fmt: skip
 
 OPERATIONS = (LENGTHS, SCORE, UNPROMPTED, GRAM, EXACT, INFLUENCE, LOCAL, TEXT, CORRECTNESS, JUDGE)

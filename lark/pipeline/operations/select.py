@@ -20,6 +20,7 @@ SELECT = Operation(
     notice=write.report_character,
     card=dataset_card,
     row_seconds=6e-5,
+    settings=("budget", "weighting", "share_weights", "whole_weights", "method.reverse", "method.teacher"),
 )
 
 OPERATIONS = (SELECT,)

@@ -1,0 +1,70 @@
+"""Parts that several steps of a plan share: the student's weights, the pool and its lengths."""
+
+from typing import Any
+
+from lark.config import Config, Student
+from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
+from lark.pipeline.fingerprints import questions_part
+from lark.pipeline.operations.score import LENGTHS
+from lark.pipeline.operations.student import CONVERT
+from lark.pool import trajectories as pools
+from lark.pool.identity import pool_identity
+from lark.pool.noise import DAMAGE
+from lark.pool.trajectory import VERDICTS
+from lark.scoring.methods import LENGTHS_TABLE
+from lark.store.store import Artifact, Checksums, Kind
+from lark.work.operation import Operation, Step
+
+
+class PlanBase:
+    """The configuration of a plan, and the artifacts that several of its steps share."""
+
+    def __init__(self, config: Config, checksums: Checksums, elsewhere: bool) -> None:
+        self.config = config
+        self.checksums = checksums
+        self.conversions: list[Step] = []
+        """Conversions of packaged models, collected while the plan is made."""
+        self.name = f"{config.student.name}-{config.pool.name}"
+        self.weights = self.weights_of(config.student)
+        self.identity = weights_identity(config.student, checksums)
+        self.pool = self._pool_artifact(elsewhere)
+        lengths = Artifact(
+            LENGTHS_TABLE, self.name, tokenizer_identity(config.student, checksums), {"pool": self.pool}
+        )
+        self.lengths = Step(LENGTHS, (lengths,), self.weights)
+        self.pool_and_lengths = {artifact.kind.name: artifact for artifact in (self.pool, lengths)}
+
+    def _pool_artifact(self, elsewhere: bool) -> Artifact:
+        pool = self.config.pool
+        part = pool_identity(pool, self.checksums, elsewhere)
+        if pool.correct_only or pool.labels == "vote":
+            part["verdicts"] = VERDICTS
+        if pool.noise_share:
+            part["damage"] = DAMAGE
+        if pool.decontaminate:
+            tasks = self.config.benchmark.tasks
+            part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
+        return Artifact(pools.POOL, pool.name, part)
+
+    def weights_of(self, model: Student) -> str | Artifact:
+        """Where a model's weights are. A packaged model is converted first."""
+        file = packaged_file(model)
+        if file is None:
+            return location(model)
+        for step in self.conversions:
+            if step.weights == str(file):  # the student and the judge are the same model
+                return step.artifacts[0]
+        # A judge shares the folder of the student with the same path.
+        name = model.name if model is self.config.student else model.path
+        artifact = Artifact(CONVERTED, name, {"gguf": self.checksums(file)})
+        self.conversions.append(Step(CONVERT, (artifact,), str(file)))
+        return artifact
+
+    def table(self, kind: Kind, part: dict[str, Any] | None = None) -> Artifact:
+        """A table of the student's statistics of the pool. `part`: what it depends on beside the student."""
+        return Artifact(kind, self.name, {**self.identity, **(part or {})}, self.pool_and_lengths)
+
+    def student_pass(self, operation: Operation, *tables: Artifact) -> Step:
+        """A pass of the student over the pool, which may make several tables at once."""
+        labels = tuple(table.kind.name for table in tables)
+        return Step(operation, tables, self.weights, labels)
