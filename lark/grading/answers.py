@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from lark.grading.strict.notation import LITERAL
+
 
 class AnswerFormat(StrEnum):
     """Format of a benchmark's answers. It decides how they are compared."""
@@ -226,8 +228,6 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
 
 _DECIMAL = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 _NUMBER = re.compile(rf"([+-]?\s*{_DECIMAL})(?:\s*/\s*([+-]?\s*{_DECIMAL}))?")
-LITERAL = r"0(?:[xX][0-9A-Fa-f]+|[bB][01]+|[oO][0-7]+)"
-"""A whole number as programs write it: hexadecimal, binary or octal."""
 _SIGNED_LITERAL = re.compile(rf"([+-]?)\s*({LITERAL})")
 _LATEX_FRACTION = re.compile(
     rf"([+-]?)\s*({_DECIMAL})?\s*\\[dtc]?frac\s*(?:\{{([^{{}}]*)\}}|([0-9]))\s*(?:\{{([^{{}}]*)\}}|([0-9]))"

@@ -8,7 +8,8 @@ makes the answer wrong.
 import re
 import unicodedata
 
-from lark.grading.strict.labels import JUDGING, is_plain, word_set
+from lark.grading.strict.labels import is_plain
+from lark.grading.strict.vocabulary import JUDGING, word_set
 
 LONGEST_CHOICE = 1000
 """Characters. A longer answer is not read, and counts as no choice."""
