@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
-from lark.evaluation.grade import GRADES, METRICS
+from lark.evaluation.grade import GRADES_FILE, METRICS
 from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, HELD_OUT
@@ -35,9 +35,9 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
 def _grades(sweep: Sweep, trial: Trial, place: int, single: bool, trained: bool) -> Floats:
     step = next(s for s in trial.plan if s.makes(METRICS) and s.model == ("trained" if trained else "base"))
     folder = sweep.store.path(step.artifacts[place])
-    verify(folder, GRADES)
+    verify(folder, GRADES_FILE)
     right: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for row in jsonl_rows(folder / GRADES):
+    for row in jsonl_rows(folder / GRADES_FILE):
         right[str(row.values["problem"])][int(row.values["seed"])].append(
             bool(row.values[trial.config.benchmark.grader])
         )
