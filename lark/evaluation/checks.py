@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lark.config import Task
 from lark.config.evaluation import PublicFile
 from lark.errors import LarkError, first_line
-from lark.grading.answers import AnswerFormat, canonical_number, grade_paper
+from lark.grading.answers import AnswerFormat, grade_paper
+from lark.grading.canonical import canonical_number
 
 if TYPE_CHECKING:
     from lark.evaluation.benchmarks import Problem
