@@ -196,13 +196,10 @@ def _rows(name: str, task: Task) -> Iterator[Row]:
     if is_demo(task.path):
         yield from _demo_rows(name)
         return
-    if not task.path:
-        raise checks.no_path(name)
+    checks.existing_path(name, task, is_missing=_is_missing(name, task))
     path = _path(name, task)
     if path.is_file():
         yield from rows(path)
-    elif _is_missing(name, task):
-        raise checks.no_file(name, task)
     else:
         yield from _hub_rows(name, task)
 
@@ -215,10 +212,9 @@ def _demo_rows(name: str) -> Iterator[Row]:
 
 
 def _hub_rows(name: str, task: Task) -> Iterator[Row]:
-    try:
-        import datasets  # noqa: PLC0415  # only hub benchmarks need it
-    except ImportError as error:
-        raise checks.no_datasets(name) from error
+    checks.installed_datasets(name)
+    import datasets  # noqa: PLC0415  # only hub benchmarks need it
+
     try:
         is_folder = _path(name, task).is_dir()  # read as it is, without a copy in the cache of datasets
         data = datasets.load_dataset(

@@ -1,5 +1,6 @@
-"""What evaluation refuses: benchmarks, prompts and samples, each with its sentence."""
+"""Refusals of evaluation: benchmarks, prompts and samples, each with its sentence."""
 
+import importlib.util
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -105,22 +106,26 @@ def complete_benchmark(problems: Sequence["Problem"], name: str, task: Task) -> 
         )
 
 
-def no_path(name: str) -> LarkError:
-    return LarkError(
-        f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>."
-    )
+def existing_path(name: str, task: Task, is_missing: bool) -> None:
+    """Refuse a benchmark without a path, or with the path of a file that does not exist (`is_missing`)."""
+    if not task.path:
+        raise LarkError(
+            f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>."
+        )
+    if is_missing:
+        raise LarkError(
+            f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right"
+            " path."
+        )
 
 
-def no_file(name: str, task: Task) -> LarkError:
-    return LarkError(
-        f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right path."
-    )
-
-
-def no_datasets(name: str) -> LarkError:
-    return LarkError(
-        f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a file."
-    )
+def installed_datasets(name: str) -> None:
+    """Refuse a hub dataset where its library is not installed."""
+    if importlib.util.find_spec("datasets") is None:
+        raise LarkError(
+            f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a"
+            " file."
+        )
 
 
 def unreadable_dataset(name: str, task: Task, error: Exception) -> LarkError:

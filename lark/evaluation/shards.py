@@ -36,7 +36,7 @@ def shard(writer: str) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """What must be generated for one benchmark."""
+    """The samples to generate for one benchmark."""
 
     problems: tuple[str, ...]
     """Ids, in the benchmark's order."""

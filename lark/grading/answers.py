@@ -46,7 +46,7 @@ class _Box:
 
 
 def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box | None]:
-    """All boxes in the order in which they open; None for a box that is never closed. One pass over the text."""
+    """All boxes in the order in which they open; None for a box that is never closed. One pass."""
     boxes: list[_Box | None] = []
     open_braces: list[tuple[int, re.Match[str]] | None] = []
     """For each open brace, the place of its box in `boxes` and where it opens; None if it is not a box's."""

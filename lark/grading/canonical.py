@@ -34,14 +34,14 @@ def canonical_number(text: str) -> Fraction | None:
 
 def _latex_fraction(match: re.Match[str]) -> Fraction | None:
     """The value of a fraction or a mixed number."""
-    sign, whole, *arguments = match.groups()
+    sign, integer_part, *arguments = match.groups()
     # An argument is in braces or a single digit, in different groups of the pattern.
     numerator, denominator = (_plain_number(part.strip()) for part in arguments if part is not None)
     if numerator is None or not denominator:
         return None
     value = numerator / denominator
-    if whole is not None:
-        integer = _plain_number(whole)
+    if integer_part is not None:
+        integer = _plain_number(integer_part)
         are_whole = integer is not None and _are_whole(integer, numerator, denominator)
         # Before an improper fraction, a number is a factor or a mistake.
         if integer is None or not are_whole or not 0 < numerator < denominator:

@@ -8,7 +8,7 @@ from lark.grading.strict.notation import GREEK
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """The kinds of tokens."""
 
     NUMBER = "number"
     LETTER = "letter"

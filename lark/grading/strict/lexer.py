@@ -24,7 +24,7 @@ from lark.grading.strict.notation import (
     WRAPPERS,
 )
 from lark.grading.strict.rewriting import as_latex
-from lark.grading.strict.unreadable import UnreadableError
+from lark.grading.strict.unreadable import UnreadableError, require
 
 _GROUP_GAP = r"(?:,\\!\s*|\{,\}|\\[,;:]|[~ ])"
 _LEXEME = re.compile(
@@ -59,12 +59,10 @@ def tokenize(text: str, symbols: Container[str] = ()) -> list[Token]:
     `symbols`: the letters of the gold answer. A bare run of only these is a product, not a word.
     """
     text = as_latex(text)
-    if _ABOUT.search(text):
-        raise UnreadableError("~ before a value, which means about")
+    require(not _ABOUT.search(text), "~ before a value, which means about")
     tokens = without_idle_braces(list(_Reader(symbols).read(text, in_text=False)))
     for before, after in pairwise(tokens):
-        if before.is_number and after.is_number:
-            raise UnreadableError("two numbers with nothing between them")
+        require(not (before.is_number and after.is_number), "two numbers with nothing between them")
     return tokens
 
 
@@ -114,8 +112,9 @@ class _Reader:
             # `\frac12` takes one digit per argument, `x^12` all of them.
             group = "number"
             lexeme = _first_digits(lexeme) if self.is_script else lexeme[0]
-        if group == "broken" or (group == "literal" and self.arguments):
-            raise UnreadableError(f"{lexeme}, which begins like a hexadecimal or binary number")
+        # As an argument, only the first digit of `0x1F` would count.
+        is_broken = group == "broken" or (group == "literal" and self.arguments)
+        require(not is_broken, f"{lexeme}, which begins like a hexadecimal or binary number")
         return group, lexeme
 
     def _inner(self, argument: str, is_text: bool) -> Iterator[Token]:
@@ -203,8 +202,7 @@ class _Reader:
         yield mark(text)
 
     def _refuse_argument(self, text: str) -> None:
-        if self.arguments:
-            raise UnreadableError(f"{text} as an argument without braces")
+        require(not self.arguments, f"{text} as an argument without braces")
 
     def _argument(self, tokens: list[Token]) -> Iterator[Token]:
         """A complete argument, in braces if a command expects one."""
@@ -226,15 +224,15 @@ def _number_tokens(group: str, lexeme: str) -> Iterator[Token]:
     its value.
     """
     if match := _REPEATING.fullmatch(lexeme):
-        whole, fixed, repeated = match.groups()
-        period = 10 ** len(repeated) - 1
+        integer, fixed, repeated = match.groups()
+        period = 10 ** len(repeated) - 1  # 0.333… is 3/9, 0.1212… is 12/99
         scale = 10 ** len(fixed)
-        yield from _fraction(int(whole + fixed) * period + int(repeated), scale * period)
+        yield from _fraction(int(integer + fixed) * period + int(repeated), scale * period)
     elif group == "literal":
         yield number(lexeme.lower())
     elif group == "mixed":
-        whole, numerator, denominator = re.findall("[0-9]+", lexeme)
-        yield number(whole)
+        integer, numerator, denominator = re.findall("[0-9]+", lexeme)
+        yield number(integer)
         yield from _fraction(int(numerator), int(denominator))
     else:
         digits = re.sub(r"[^0-9.]", "", lexeme)

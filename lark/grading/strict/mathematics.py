@@ -150,9 +150,9 @@ def _decimal_fraction(match: re.Match[str]) -> str:
 
 
 def _mixed_number(match: re.Match[str]) -> str:
-    whole, numerator, denominator = match.groups()
+    integer, numerator, denominator = match.groups()
     require(int(numerator) < int(denominator), "a mixed number with an improper fraction, or a product")
-    return rf" ( {whole} + \frac {{ {numerator} }} {{ {denominator} }} )"
+    return rf" ( {integer} + \frac {{ {numerator} }} {{ {denominator} }} )"
 
 
 def is_zero(difference: Expr) -> bool:

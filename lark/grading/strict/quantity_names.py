@@ -1,4 +1,4 @@
-"""Recognise the side of an equation that only names the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
+"""Sides of equations that only name the quantity: `x_1`, `f(2)`, `AB`, `m+n`, `\\text{Area}`."""
 
 import re
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def _is_word_name(words: list[str]) -> bool:
 
 
 def _is_plain_name(tokens: Tokens) -> bool:
-    """True if the words in a name do not deny it, as in `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle NOT`."""
+    """True if no word in a name denies it, as in `x_{\\text{wrong}}`, `f(\\text{not})` or `\\angle NOT`."""
     texts = texts_of(tokens)
     words = words_of(tokens)
     if words and texts[:2] in _EVENTS:

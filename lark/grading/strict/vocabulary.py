@@ -113,7 +113,8 @@ AFTER_UNIT = word_set(
 AFTER_NUMBER = word_set("total altogether overall each left remaining")
 """Words that may follow a value without a unit."""
 NUMBER_NAMES = {
-    "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"
+    "two": "2", "three": "3", "four": "4", "five": "5", "six": "6",
+    "seven": "7", "eight": "8", "nine": "9", "ten": "10",
 }  # fmt: skip
 QUANTITIES = word_set(
     "age amount angle answer area average base circumference coefficient cost count degree degrees"
