@@ -126,6 +126,12 @@ def test_imports_point_downwards() -> None:
     assert problems(ROOT) == []
 
 
+def test_the_strict_reader_of_answers_imports_nothing_else_of_lark() -> None:
+    known = modules(ROOT)
+    strict = {name for name in known if name.startswith("lark.grading.strict")}
+    assert {other for name in strict for other in imported(name, known[name], set(known))} <= strict
+
+
 def test_every_layer_exists() -> None:
     known = modules(ROOT)
     names = [name for layer in LAYERS for name in layer]

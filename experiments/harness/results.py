@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
-from lark.evaluation.grade import GRADES, METRICS
+from lark.evaluation.grade import GRADES_FILE, METRICS
 from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, HELD_OUT_LOSSES
@@ -35,9 +35,9 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
 
 def _shares(folder: Path, grader: str, single: bool) -> Floats:
     """[P] Share of each problem of a benchmark, in the order of their ids."""
-    verify(folder, GRADES)
+    verify(folder, GRADES_FILE)
     grades: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for row in jsonl_rows(folder / GRADES):
+    for row in jsonl_rows(folder / GRADES_FILE):
         samples = grades[str(row.values["problem"])][int(row.values["seed"])]
         samples.append(bool(row.values[grader]))
     share = np.mean if single else max

@@ -6,16 +6,15 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
-from lark.errors import LarkError
-from lark.evaluation import shards
+from lark.evaluation import checks, shards
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
-from lark.evaluation.shards import Plan
+from lark.evaluation.shards import Workload
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
@@ -25,71 +24,66 @@ from lark.store.store import write_text
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
-Task = tuple[str, Problem, int]
-"""A benchmark, one of its problems, and the decoding seed it is sampled with."""
+
+class Draw(NamedTuple):
+    """A problem of a benchmark and the decoding seed with which its answers are sampled."""
+
+    benchmark: str
+    problem: Problem
+    seed: int
 
 
 @in_shards
 def generate(job: Job) -> Work:
-    """Sample answers to every benchmark in `job.outputs` with one engine. A shard is a problem and a
-    decoding seed.
+    """Sample answers to every benchmark in `job.outputs` with one engine. A shard is a problem and a decoding
+    seed.
 
     Each process appends its answers to its own journal. Those that are in any journal are not generated
     again.
     """
-    folders, decoding = job.outputs, job.config.benchmark.decoding
-    problems = {name: load(name, job.config.benchmark.tasks[name]) for name in folders}
-    if job.is_main:
-        for name, folder in folders.items():
-            write_text(folder / shards.PROBLEMS, _lines(asdict(problem) for problem in problems[name]))
-    plans = {
-        name: Plan(tuple(problem.id for problem in problems[name]), tuple(decoding.seeds), decoding.samples)
-        for name in folders
-    }
-    every: dict[str, Task] = {
-        json.dumps([name, problem.id, seed]): (name, problem, seed)
-        for name in folders
-        for problem in problems[name]
-        for seed in decoding.seeds
-    }
+    decoding = job.config.benchmark.decoding
+    workloads: dict[str, Workload] = {}
+    draws: dict[str, Draw] = {}
+    """By the name of the shard."""
+    for name, folder in job.outputs.items():
+        problems = load(name, job.config.benchmark.tasks[name])
+        if job.is_main:
+            write_text(folder / shards.PROBLEMS_FILE, shards.json_lines(map(asdict, problems)))
+        ids = tuple(problem.id for problem in problems)
+        workloads[name] = Workload(ids, tuple(decoding.seeds), decoding.samples)
+        for problem in problems:
+            for seed in decoding.seeds:
+                draws[json.dumps([name, problem.id, seed])] = Draw(name, problem, seed)
 
-    def missing(some: Sequence[Shard]) -> list[Shard]:
-        unmerged = [
-            name
-            for name, folder in folders.items()
-            if not shards.merged(folder, plans[name], report=job.is_main)
-        ]
-        done = {
-            (name, *key)
-            for name in unmerged
-            for key in shards.stored(folders[name], plans[name], report=job.is_main)
-        }
-        todo = ((shard, *every[shard.name]) for shard in some)
-        return [
-            shard
-            for shard, name, problem, seed in todo
-            if name in unmerged and (name, problem.id, seed) not in done
-        ]
+    def missing(candidates: Sequence[Shard]) -> list[Shard]:
+        done = _done(job, workloads)
+        remaining: list[Shard] = []
+        for shard in candidates:
+            draw = draws[shard.name]
+            if (draw.problem.id, draw.seed) not in done[draw.benchmark]:
+                remaining.append(shard)
+        return remaining
 
     @contextlib.contextmanager
     def load_engine() -> Iterator[Do]:
         torch.set_num_threads(job.machine.threads)
-        chat = load_chat(job.weights, job.config.student)
-        started = engines.start(
-            job.config.engine, job.config.student, job.weights, chat.tokenizer, job.device
-        )
+        config = job.config
+        chat = load_chat(job.weights, config.student)
+        started = engines.start(config.engine, config.student, job.weights, chat.tokenizer, job.device)
         with engines.running(started) as engine:
-            yield lambda some, progress: _run(
-                job, engine, chat, [every[shard.name] for shard in some], progress
-            )
+
+            def do(batch: Sequence[Shard], progress: Progress) -> None:
+                _run(job, engine, chat, [draws[shard.name] for shard in batch], progress)
+
+            yield do
 
     def describe(shard: Shard) -> str:
-        name, problem, seed = every[shard.name]
-        return f"benchmark {name}, problem {problem.id}, seed {seed}"
+        draw = draws[shard.name]
+        return f"benchmark {draw.benchmark}, problem {draw.problem.id}, seed {draw.seed}"
 
-    counts = {name: {"problems": len(problems[name])} for name in folders}
+    counts = {name: {"problems": len(workload.problems)} for name, workload in workloads.items()}
     return Work(
-        [Shard(name) for name in every],
+        [Shard(name) for name in draws],
         missing,
         load_engine,
         lambda done: counts,
@@ -100,42 +94,55 @@ def generate(job: Job) -> Work:
     )
 
 
-def _run(job: Job, engine: Engine, chat: ChatFormat, todo: Sequence[Task], progress: Progress) -> None:
+def _done(job: Job, workloads: dict[str, Workload]) -> dict[str, set[tuple[str, int]]]:
+    """Problems and seeds of each benchmark that have been answered. Only the main process reports damage."""
+    done: dict[str, set[tuple[str, int]]] = {}
+    for name, workload in workloads.items():
+        folder = job.outputs[name]
+        if shards.merged(folder, workload, report=job.is_main):
+            done[name] = set(workload.keys)
+        else:
+            done[name] = set(shards.stored(folder, workload, report=job.is_main))
+    return done
+
+
+def _run(job: Job, engine: Engine, chat: ChatFormat, draws: Sequence[Draw], progress: Progress) -> None:
     decoding = job.config.benchmark.decoding
     sampling = Sampling(
-        decoding.temperature, decoding.top_p, decoding.top_k, decoding.repetition_penalty,
-        decoding.samples, tuple(chat.stop_ids),
-    )  # fmt: skip
-    requests = [_request(job, chat, *work) for work in todo]
-    tokens, started = 0, time.monotonic()
+        decoding.temperature,
+        decoding.top_p,
+        decoding.top_k,
+        decoding.repetition_penalty,
+        decoding.samples,
+        tuple(chat.stop_ids),
+    )
+    requests = [_request(job, chat, draw) for draw in draws]
+    tokens = 0
+    started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        journals = {
-            name: stack.enter_context(Journal(folder / shards.shard(job.writer), folder.name))
-            for name, folder in job.outputs.items()
-        }
+        journals: dict[str, Journal] = {}
+        for name, folder in job.outputs.items():
+            journal = Journal(folder / shards.shard(job.writer), folder.name)
+            journals[name] = stack.enter_context(journal)
+        # Answers come in the order in which they end, not in that of the requests.
         for index, samples in engines.generate(engine, requests, sampling):
-            name, problem, seed = todo[index]
-            journals[name].append(
-                {"problem": problem.id, "seed": seed, "samples": [asdict(sample) for sample in samples]}
+            draw = draws[index]
+            stored = [asdict(sample) for sample in samples]
+            journals[draw.benchmark].append(
+                {"problem": draw.problem.id, "seed": draw.seed, "samples": stored}
             )
             tokens += sum(sample.n_tokens for sample in samples)
             progress.note(f"{tokens / max(time.monotonic() - started, 1e-9):,.0f} tok/s")
             progress.update(1)
 
 
-def _request(job: Job, chat: ChatFormat, name: str, problem: Problem, seed: int) -> Request:
-    prompt = tuple(
-        chat.prompt(problem.question, SYSTEM_PROMPTS[job.config.benchmark.tasks[name].answer_format])
-    )
-    room = job.config.student.max_length - len(prompt)
-    if room < 1:
-        raise LarkError(
-            f"benchmark {name}, problem {problem.id}: a prompt of {len(prompt)} tokens leaves no room for an "
-            f"answer in student.max_length={job.config.student.max_length}; raise it."
-        )
-    return Request(
-        prompt, request_seed(problem, seed), min(job.config.benchmark.decoding.max_new_tokens, room)
-    )
+def _request(job: Job, chat: ChatFormat, draw: Draw) -> Request:
+    task = job.config.benchmark.tasks[draw.benchmark]
+    prompt = tuple(chat.prompt(draw.problem.question, SYSTEM_PROMPTS[task.answer_format]))
+    max_length = job.config.student.max_length
+    checks.room_for_answer(draw.benchmark, draw.problem, len(prompt), max_length)
+    limit = min(job.config.benchmark.decoding.max_new_tokens, max_length - len(prompt))
+    return Request(prompt, request_seed(draw.problem, draw.seed), limit)
 
 
 def request_seed(problem: Problem, seed: int) -> int:
@@ -143,7 +150,3 @@ def request_seed(problem: Problem, seed: int) -> int:
     hash: the decoding seeds 0, 1, 2 themselves would share most of their samples.
     """
     return int.from_bytes(hashlib.sha256(f"{seed}/{problem.id}".encode()).digest()[:4], "big") >> 1
-
-
-def _lines(rows: Iterable[Any]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -7,17 +7,17 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lark.config import Task
 from lark.errors import LarkError
-from lark.evaluation import shards
+from lark.evaluation import checks, shards
 from lark.evaluation.benchmarks import is_here, load
-from lark.evaluation.metrics import GradedSample, benchmark_metrics
-from lark.evaluation.shards import GENERATIONS, PROBLEMS, Plan
+from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, benchmark_metrics
+from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, Workload, json_lines, read_lines
 from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METRICS = Kind("metrics", 7, "metrics.json")
-GRADES = "grades.jsonl"
+GRADES_FILE = "grades.jsonl"
 """The grades of single samples, beside the metrics."""
-ANSWERS = 1000
-"""Answers in a shard."""
-KEYS = {
+ANSWERS_PER_SHARD = 1000
+GRADE_TYPES = {
     "problem": str,
     "seed": int,
     "sample": int,
@@ -46,6 +45,35 @@ KEYS = {
     "verify": bool,
 }
 """The keys of a grade, and the types of their values."""
+Sample = Mapping[str, Any]
+"""A line of `generations.jsonl`."""
+Grade = dict[str, Any]
+"""A line of `grades.jsonl`."""
+
+
+@dataclass(frozen=True)
+class GoldAnswers:
+    """The problems of a benchmark by id, and the format of their answers."""
+
+    problems: Mapping[str, Mapping[str, Any]]
+    form: AnswerFormat
+
+    @classmethod
+    def read(cls, generations: Path, name: str, task: Task) -> "GoldAnswers":
+        """As they are now, where the benchmark can be read, or as they were at generation."""
+        problems = {row["id"]: row for row in read_lines(generations / PROBLEMS_FILE)}
+        if is_here(name, task):
+            problems |= {problem.id: asdict(problem) for problem in load(name, task)}
+        return cls(problems, AnswerFormat(task.answer_format))
+
+    def gold(self, sample: Sample) -> str:
+        answer: str = self.problems[sample["problem"]]["answer"]
+        return answer
+
+    def owner(self, sample: Sample) -> str:
+        """A text that identifies what a grade is for: this answer, and what it is compared with."""
+        numbers = [sample["problem"], sample["seed"], sample["sample"]]
+        return json.dumps([*numbers, sample["text"], self.gold(sample), self.form.value])
 
 
 def collect(job: "Job", counts: "Counts") -> "Counts":
@@ -53,9 +81,10 @@ def collect(job: "Job", counts: "Counts") -> "Counts":
     decoding = job.config.benchmark.decoding
     merged = {}
     for name, folder in job.outputs.items():
-        problems = tuple(row["id"] for row in _read(folder / PROBLEMS))
-        merged[name] = shards.merge(folder, Plan(problems, tuple(decoding.seeds), decoding.samples))
-    return {name: {**counts[name], **merged[name]} for name in merged}
+        problems = tuple(row["id"] for row in read_lines(folder / PROBLEMS_FILE))
+        workload = Workload(problems, tuple(decoding.seeds), decoding.samples)
+        merged[name] = {**counts[name], **shards.merge(folder, workload)}
+    return merged
 
 
 @in_shards
@@ -65,148 +94,134 @@ def grade_all(job: "Job") -> Work:
     """
     tasks = job.config.benchmark.tasks
     sources = {name: job.inputs[f"{GENERATIONS.name}:{name}"] for name in job.outputs}
-    counts = {name: sum(1 for _ in jsonl_rows(source / GENERATIONS.file)) for name, source in sources.items()}
-    every = {
-        f"{name}-{start:08d}": (name, range(start, min(start + ANSWERS, count)))
-        for name, count in counts.items()
-        for start in range(0, count, ANSWERS)
-    }
+    counts: dict[str, int] = {}
+    parts: dict[str, tuple[str, range]] = {}
+    """Benchmark and answers of each shard, by the shard's name."""
+    for name, source in sources.items():
+        counts[name] = sum(1 for _ in jsonl_rows(source / GENERATIONS.file))
+        for rows in _ranges(counts[name]):
+            parts[f"{name}-{rows.start:08d}"] = (name, rows)
 
-    def part(shard: Shard) -> Path:
-        name, rows = every[shard.name]
+    def path_of(shard: Shard) -> Path:
+        name, rows = parts[shard.name]
         return job.outputs[name] / part_name(rows)
 
-    def missing(some: Sequence[Shard]) -> list[Shard]:
-        wanted = {part(shard): shard for shard in some if part(shard).is_file()}
-        whole: set[Shard] = set()
-        for name in {every[shard.name][0] for shard in wanted.values()}:
-            golds = gold_answers(sources[name], name, tasks[name])
-            for rows, samples in _in_parts(sources[name] / GENERATIONS.file):
-                path = job.outputs[name] / part_name(rows)
-                if (
-                    path in wanted
-                    and _graded(path, samples, golds, AnswerFormat(tasks[name].answer_format)) is not None
-                ):
-                    whole.add(wanted[path])
-        return [shard for shard in some if shard not in whole]
+    def missing(candidates: Sequence[Shard]) -> list[Shard]:
+        graded = {path_of(shard) for shard in candidates if path_of(shard).is_file()}
+        complete: set[Path] = set()
+        for name, source in sources.items():
+            # A benchmark without a file of grades is not read.
+            if job.outputs[name] in {path.parent for path in graded}:
+                golds = GoldAnswers.read(source, name, tasks[name])
+                for rows, samples in _in_parts(source / GENERATIONS.file):
+                    path = job.outputs[name] / part_name(rows)
+                    if path in graded and _intact_grades(path, samples, golds) is not None:
+                        complete.add(path)
+        return [shard for shard in candidates if path_of(shard) not in complete]
 
     @contextlib.contextmanager
     def load_graders() -> Iterator[Do]:
         with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
 
-            def do(some: Sequence[Shard], progress: Progress) -> None:
-                for shard in some:
-                    name, rows = every[shard.name]
-                    samples = [
-                        dict(row.values)
-                        for row in islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
-                    ]
-                    golds, form = (
-                        gold_answers(sources[name], name, tasks[name]),
-                        AnswerFormat(tasks[name].answer_format),
-                    )
-                    lines = grades(samples, golds, form, verifier, progress.update)
-                    owners = [_owner(sample, golds, form) for sample in samples]
-                    checks = map(journal.checksum, lines, owners)
-                    sealed = [
-                        {**line, journal.CHECK: check} for line, check in zip(lines, checks, strict=True)
-                    ]
-                    write_text(part(shard), _lines(sealed))
+            def do(batch: Sequence[Shard], progress: Progress) -> None:
+                for shard in batch:
+                    name, rows = parts[shard.name]
+                    lines = islice(jsonl_rows(sources[name] / GENERATIONS.file), rows.start, rows.stop)
+                    samples = [dict(line.values) for line in lines]
+                    golds = GoldAnswers.read(sources[name], name, tasks[name])
+                    graded = grades(samples, golds, verifier, progress.update)
+                    for sample, grade in zip(samples, graded, strict=True):
+                        grade[journal.CHECK] = journal.checksum(grade, golds.owner(sample))
+                    write_text(path_of(shard), json_lines(graded))
 
             yield do
 
     def describe(shard: Shard) -> str:
-        name, rows = every[shard.name]
+        name, rows = parts[shard.name]
         return f"benchmark {name}, answers {rows.start + 1} to {rows.stop}"
 
-    listed = [Shard(name, len(rows), len(rows)) for name, (_, rows) in every.items()]
-    return Work(
-        listed, missing, load_graders, lambda done: {"answers": counts}, describe, "grading", "answer"
-    )
+    work = [Shard(name, len(rows), len(rows)) for name, (_, rows) in parts.items()]
+    return Work(work, missing, load_graders, lambda done: {"answers": counts}, describe, "grading", "answer")
 
 
 def collect_grades(job: "Job", counts: "Counts") -> "Counts":
     """`grades.jsonl` and `metrics.json` of each benchmark, from the grades of its shards."""
-    tasks = job.config.benchmark.tasks
-    return {
-        name: write_metrics(
-            job.inputs[f"{GENERATIONS.name}:{name}"], name, tasks[name], folder, counts["answers"][name]
-        )
-        for name, folder in job.outputs.items()
-    }
-
-
-def gold_answers(generations: Path, name: str, task: Task) -> dict[str, dict[str, Any]]:
-    """The problems by id: as they are now, where the benchmark can be read, or as they were at generation."""
-    problems = {row["id"]: row for row in _read(generations / PROBLEMS)}
-    if is_here(name, task):
-        problems |= {problem.id: asdict(problem) for problem in load(name, task)}
-    return problems
+    collected = {}
+    for name, folder in job.outputs.items():
+        generations = job.inputs[f"{GENERATIONS.name}:{name}"]
+        golds = GoldAnswers.read(generations, name, job.config.benchmark.tasks[name])
+        collected[name] = write_metrics(generations, golds, folder, counts["answers"][name])
+    return collected
 
 
 def grades(
-    samples: Sequence[Mapping[str, Any]],
-    problems: Mapping[str, Mapping[str, Any]],
-    form: AnswerFormat,
+    samples: Sequence[Sample],
+    golds: GoldAnswers,
     verifier: Verifier,
     advance: Callable[[int], object] | None = None,
-) -> list[dict[str, Any]]:
-    """What each grader read in each sample, and its grade."""
-    answers = [extract_boxed(sample["text"]) for sample in samples]
+) -> list[Grade]:
+    """The answer that each grader reads in each sample, and its grade."""
     lists = [extract_boxed_list(sample["text"]) for sample in samples]
-    golds = [problems[sample["problem"]]["answer"] for sample in samples]
-    verify = verifier.grade_many([(a, g, form) for a, g in zip(lists, golds, strict=True)], progress=advance)
-    paper = [grade_paper(a, g, form) for a, g in zip(answers, golds, strict=True)]
-    return [
-        {
-            "problem": s["problem"],
-            "seed": s["seed"],
-            "sample": s["sample"],
-            "answer": answers[i],
-            "gold": golds[i],
-            "answer_verify": lists[i],
-            "paper": paper[i],
-            "verify": verify[i],
-        }
-        for i, s in enumerate(samples)
-    ]
+    gold_texts = [golds.gold(sample) for sample in samples]
+    pairs = [(answer, gold, golds.form) for answer, gold in zip(lists, gold_texts, strict=True)]
+    verified = verifier.grade_many(pairs, progress=advance)
+    graded: list[Grade] = []
+    for i, sample in enumerate(samples):
+        answer = extract_boxed(sample["text"])
+        graded.append(
+            {
+                "problem": sample["problem"],
+                "seed": sample["seed"],
+                "sample": sample["sample"],
+                "answer": answer,
+                "gold": gold_texts[i],
+                "answer_verify": lists[i],
+                "paper": grade_paper(answer, gold_texts[i], golds.form),
+                "verify": verified[i],
+            }
+        )
+    return graded
 
 
-def write_metrics(generations: Path, name: str, task: Task, folder: Path, count: int) -> dict[str, Any]:
+def write_metrics(generations: Path, golds: GoldAnswers, folder: Path, count: int) -> dict[str, Any]:
     """Merge the grades of a benchmark, and write its metrics. `count`: the number of answers."""
-    problems, samples = gold_answers(generations, name, task), _read(generations / GENERATIONS.file)
-    parts, lines = [], []
-    for start in range(0, count, ANSWERS):
-        rows = range(start, min(start + ANSWERS, count))
-        parts.append(folder / part_name(rows))
-        lines += (
-            _graded(parts[-1], samples[start : rows.stop], problems, AnswerFormat(task.answer_format)) or []
-        )
-    if len(lines) != len(samples):
-        raise LarkError(
-            f"{folder}: {len(samples) - len(lines)} of {len(samples)} grades are missing. Run the same"
-            " command again."
-        )
-    write_text(folder / GRADES, _lines(lines))
+    samples = read_lines(generations / GENERATIONS.file)
+    paths: list[Path] = []
+    graded: list[Grade] = []
+    for rows in _ranges(count):
+        path = folder / part_name(rows)
+        graded += _intact_grades(path, samples[rows.start : rows.stop], golds) or []
+        paths.append(path)
+    checks.all_grades(folder, len(graded), len(samples))
+    write_text(folder / GRADES_FILE, json_lines(graded))
     metrics = {
-        grader: benchmark_metrics(
-            GradedSample(
-                s["problem"],
-                s["seed"],
-                s["sample"],
-                line[grader],
-                s["finish_reason"] == "length",
-                line[read] is not None,
-                problems[s["problem"]]["level"],
-            )
-            for s, line in zip(samples, lines, strict=True)
-        ).to_dict()
-        for grader, read in (("paper", "answer"), ("verify", "answer_verify"))
+        "paper": _metrics("paper", "answer", samples, graded, golds).to_dict(),
+        "verify": _metrics("verify", "answer_verify", samples, graded, golds).to_dict(),
     }
     write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
-    for part in parts:
-        part.unlink()
-    return {"problems": len(problems), "answers": len(samples)}
+    for path in paths:
+        path.unlink()
+    return {"problems": len(golds.problems), "answers": len(samples)}
+
+
+def _metrics(
+    grader: str, answer: str, samples: Sequence[Sample], graded: Sequence[Grade], golds: GoldAnswers
+) -> BenchmarkMetrics:
+    """Metrics of one grader. `answer`: the key of the answers that it read."""
+    results: list[GradedSample] = []
+    for sample, grade in zip(samples, graded, strict=True):
+        results.append(
+            GradedSample(
+                problem=sample["problem"],
+                seed=sample["seed"],
+                sample=sample["sample"],
+                correct=grade[grader],
+                truncated=sample["finish_reason"] == "length",
+                boxed=grade[answer] is not None,
+                level=golds.problems[sample["problem"]]["level"],
+            )
+        )
+    return benchmark_metrics(results)
 
 
 def part_name(rows: range) -> str:
@@ -214,58 +229,43 @@ def part_name(rows: range) -> str:
     return f"shard-{rows.start:08d}-{rows.stop:08d}.jsonl"
 
 
+def _ranges(count: int) -> Iterator[range]:
+    """The answers of each shard, as places in the file."""
+    for start in range(0, count, ANSWERS_PER_SHARD):
+        yield range(start, min(start + ANSWERS_PER_SHARD, count))
+
+
 def _in_parts(generations: Path) -> Iterator[tuple[range, list[dict[str, Any]]]]:
-    """The answers of each shard, with their places in the file."""
-    found, start = (dict(row.values) for row in jsonl_rows(generations)), 0
-    while samples := list(islice(found, ANSWERS)):
+    """The answers of each shard, with their places in the file. One shard at a time is in memory."""
+    lines = jsonl_rows(generations)
+    start = 0
+    while samples := [dict(line.values) for line in islice(lines, ANSWERS_PER_SHARD)]:
         yield range(start, start + len(samples)), samples
         start += len(samples)
 
 
-def _owner(sample: Mapping[str, Any], problems: Mapping[str, Mapping[str, Any]], form: AnswerFormat) -> str:
-    """What a grade belongs to: this answer, and what it is compared with."""
-    graded = [
-        sample["problem"],
-        sample["seed"],
-        sample["sample"],
-        sample["text"],
-        problems[sample["problem"]]["answer"],
-    ]
-    return json.dumps([*graded, form.value])
-
-
-def _graded(
-    part: Path,
-    samples: Sequence[Mapping[str, Any]],
-    problems: Mapping[str, Mapping[str, Any]],
-    form: AnswerFormat,
-) -> list[dict[str, Any]] | None:
-    """The grades in a shard's file. None if it does not exist, or does not have exactly one intact grade of
-    each of these answers (with a warning): the numbers in it would be those of other answers.
+def _intact_grades(path: Path, samples: Sequence[Sample], golds: GoldAnswers) -> list[Grade] | None:
+    """The grades in a shard's file. None if there is no file, or if it does not have exactly one intact grade
+    of each of these answers (with a warning): its numbers would be those of other answers.
     """
-    if not part.is_file():
+    if not path.is_file():
         return None
-    lines: list[dict[str, Any]] = []
+    lines: list[Grade] = []
     with contextlib.suppress(LarkError):
-        lines = _read(part)
-    whole = len(lines) == len(samples) and all(
-        line.pop(journal.CHECK, None) == journal.checksum(line, _owner(sample, problems, form))
-        and _is_grade(line, sample)
-        for line, sample in zip(lines, samples, strict=True)
-    )
-    if not whole:
-        log.warning("%s does not have exactly the grades of its answers: they are graded again.", part)
-    return lines if whole else None
+        lines = read_lines(path)
+    if len(lines) == len(samples):
+        pairs = zip(lines, samples, strict=True)
+        if all(_is_grade(line, sample, golds) for line, sample in pairs):
+            return lines
+    log.warning("%s does not have exactly the grades of its answers: they are graded again.", path)
+    return None
 
 
-def _is_grade(line: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
-    typed = line.keys() == KEYS.keys() and all(isinstance(line[key], kind) for key, kind in KEYS.items())
-    return typed and all(line[key] == sample[key] for key in ("problem", "seed", "sample"))
-
-
-def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [dict(row.values) for row in jsonl_rows(path)]
+def _is_grade(line: Grade, sample: Sample, golds: GoldAnswers) -> bool:
+    """True if a line is the grade of this sample. Removes the line's checksum."""
+    if line.pop(journal.CHECK, None) != journal.checksum(line, golds.owner(sample)):
+        return False
+    if line.keys() != GRADE_TYPES.keys():
+        return False
+    has_types = all(isinstance(line[key], types) for key, types in GRADE_TYPES.items())
+    return has_types and all(line[key] == sample[key] for key in ("problem", "seed", "sample"))

@@ -1,5 +1,4 @@
-"""Compute the numbers of a table from the grades of single samples. Pure; all shares and accuracies are in
-percent.
+"""Compute the numbers of a table from the grades of single samples. Pure. Shares and accuracies are in percent.
 
 Shapes: S decoding seeds, N problems, k samples per problem and seed (3, 30 to 500, and 5 in the paper).
 """
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lark.errors import LarkError
+from lark.evaluation import checks
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,9 @@ class GradedSample:
     """Its number among the k samples of this problem and seed."""
     correct: bool
     truncated: bool
-    """Whether it was cut off at the length limit."""
+    """True if it was cut off at the length limit."""
     boxed: bool
-    """Whether it has an answer, by the grader's own extraction (`extract_boxed`, or `extract_boxed_list`
-    under verify).
-    """
+    """True if the grader's extraction found an answer (`extract_boxed`; under verify `extract_boxed_list`)."""
     level: int | None = None
     """The problem's difficulty, if the benchmark has levels (MATH-500: 1 to 5)."""
 
@@ -62,6 +59,15 @@ class LevelMetrics:
     accuracy_at_k: Spread
     sample_accuracy: Spread
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "LevelMetrics":
+        return cls(
+            values["level"],
+            values["problems"],
+            Spread.from_dict(values["accuracy_at_k"]),
+            Spread.from_dict(values["sample_accuracy"]),
+        )
+
 
 @dataclass(frozen=True)
 class BenchmarkMetrics:
@@ -91,23 +97,14 @@ class BenchmarkMetrics:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BenchmarkMetrics":
         """Inverse of `to_dict`, for values read from JSON."""
-        spreads = {name: Spread.from_dict(values[name]) for name in ("accuracy_at_k", "sample_accuracy")}
-        levels = tuple(
-            LevelMetrics(
-                level["level"], level["problems"],
-                Spread.from_dict(level["accuracy_at_k"]), Spread.from_dict(level["sample_accuracy"]),
-            )
-            for level in values["levels"]
-        )  # fmt: skip
-        return cls(
-            **{
-                **values,
-                **spreads,
-                "levels": levels,
-                "seeds": tuple(values["seeds"]),
-                "interval": tuple(values["interval"]),
-            }
-        )
+        converted = {
+            "seeds": tuple(values["seeds"]),
+            "interval": tuple(values["interval"]),
+            "accuracy_at_k": Spread.from_dict(values["accuracy_at_k"]),
+            "sample_accuracy": Spread.from_dict(values["sample_accuracy"]),
+            "levels": tuple(map(LevelMetrics.from_dict, values["levels"])),
+        }
+        return cls(**{**values, **converted})
 
 
 def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) -> BenchmarkMetrics:
@@ -117,18 +114,13 @@ def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) 
     graded = list(samples)
     problems = sorted({sample.problem for sample in graded})
     seeds = sorted({sample.seed for sample in graded})
-    _check_complete(graded, len(problems), len(seeds))
-    place = {problem: index for index, problem in enumerate(problems)}
-    row = {seed: index for index, seed in enumerate(seeds)}
+    checks.complete_samples(graded, len(problems), len(seeds))
     k = len(graded) // (len(problems) * len(seeds))
 
-    correct = np.zeros((len(seeds), len(problems), k), dtype=bool)
-    levels: list[int | None] = [None] * len(problems)
-    for position, sample in enumerate(
-        sorted(graded, key=lambda s: (row[s.seed], place[s.problem], s.sample))
-    ):
-        correct[row[sample.seed], place[sample.problem], position % k] = sample.correct
-        levels[place[sample.problem]] = sample.level
+    graded.sort(key=lambda sample: (sample.seed, sample.problem, sample.sample))
+    # Complete and in this order, the grades are the rows of a table.
+    correct = np.array([sample.correct for sample in graded]).reshape(len(seeds), len(problems), k)
+    levels = [sample.level for sample in graded[: len(problems) * k : k]]
 
     solved = correct.any(axis=2)
     return BenchmarkMetrics(
@@ -182,14 +174,7 @@ def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
     seeds rank alike on all four benchmarks. If seeds are independent between benchmarks, as ours are,
     expect a std about half as large as the paper's.
     """
-    if not benchmarks:
-        raise LarkError("There is no benchmark to average over.")
-    counts = {len(benchmark.seeds) for benchmark in benchmarks}
-    if len(counts) > 1:
-        raise LarkError(
-            f"Avg needs the same number of seeds on every benchmark, but they have {sorted(counts)}: evaluate"
-            " the rest."
-        )
+    checks.comparable(benchmarks)
     table = np.array([benchmark.accuracy_at_k.by_seed for benchmark in benchmarks])
     return Spread.over(table.mean(axis=0))
 
@@ -201,23 +186,3 @@ def _by_level(correct: NDArray[np.bool_], levels: Sequence[int | None]) -> tuple
         part = correct[:, members == level]
         metrics.append(LevelMetrics(level, part.shape[1], accuracy_at_k(part), sample_accuracy(part)))
     return tuple(metrics)
-
-
-def _check_complete(graded: Sequence[GradedSample], problems: int, seeds: int) -> None:
-    if not graded:
-        raise LarkError("There are no graded samples: the benchmark is empty, or its evaluation has not run.")
-    numbers: dict[tuple[str, int], list[int]] = {}
-    for sample in graded:
-        numbers.setdefault((sample.problem, sample.seed), []).append(sample.sample)
-    expected = sorted(next(iter(numbers.values())))
-    for (problem, seed), found in numbers.items():
-        if len(set(found)) != len(found) or sorted(found) != expected:
-            raise LarkError(
-                f"Problem {problem} has samples {sorted(found)} under seed {seed}, but others have"
-                f" {expected}: the evaluation is incomplete or was merged twice. Run it again."
-            )
-    if len(numbers) != problems * seeds:
-        raise LarkError(
-            f"{problems} problems under {seeds} seeds make {problems * seeds} sets of samples, but there are "
-            f"{len(numbers)}: the evaluation is incomplete. Run it again."
-        )

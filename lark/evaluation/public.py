@@ -1,6 +1,4 @@
-"""The public datasets of benchmarks: one file of a hub dataset, downloaded once and kept in the hub's
-cache.
-"""
+"""The public datasets of benchmarks: one file of a hub dataset, downloaded once into the hub's cache."""
 
 import logging
 from dataclasses import replace
@@ -8,11 +6,11 @@ from dataclasses import replace
 from lark.config import Task
 from lark.config.checks import user_path
 from lark.config.evaluation import PublicFile
-from lark.errors import LarkError, first_line
+from lark.evaluation import checks
 
 
 def is_public(name: str, task: Task) -> bool:
-    """Whether a benchmark is read from its public dataset: it has one, and its own file is not here."""
+    """True if a benchmark is read from its public dataset: it has one, and its own file is not here."""
     if task.public is None or task.path != task.public.instead_of:
         return False
     return not user_path(f"benchmark.tasks.{name}.path", task.path).exists()
@@ -28,21 +26,21 @@ def cached(task: Task) -> Task | None:
 
 
 def downloaded(name: str, task: Task) -> Task:
-    """The same, after downloading the file if it is not in the cache."""
+    """A public benchmark with its file in the hub's cache as its path, downloaded if necessary."""
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import GatedRepoError  # noqa: PLC0415
 
-    here = cached(task)
-    if here is not None:
-        return here
+    cached_task = cached(task)
+    if cached_task is not None:
+        return cached_task
     source = _source(task)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
         path = hf_hub_download(source.dataset, source.file, repo_type="dataset", revision=source.revision)
     except GatedRepoError as error:
-        raise _gated(name, source) from error
+        raise checks.gated(name, source) from error
     except Exception as error:  # network, authorisation, disk, an interrupted download
-        raise _unreachable(name, source, error) from error
+        raise checks.unreachable(name, source, error) from error
     return _read_from(task, path)
 
 
@@ -54,27 +52,3 @@ def _source(task: Task) -> PublicFile:
 def _read_from(task: Task, path: str) -> Task:
     question = _source(task).question_field or task.question_field
     return replace(task, path=path, question_field=question, public=None)
-
-
-def _gated(name: str, source: PublicFile) -> LarkError:
-    return LarkError(
-        f"benchmark {name}: its dataset {source.dataset} is gated. Accept its conditions on its page on the"
-        " Hugging Face hub, log in with `hf auth login` (or set HF_TOKEN), and run the command again. If you"
-        f" have the file, put it at {source.instead_of}. benchmark.skip=[{name}] continues without it."
-    )
-
-
-def _unreachable(name: str, source: PublicFile, error: Exception) -> LarkError:
-    revision = f" --revision {source.revision}" if source.revision else ""
-    gated = (
-        " The dataset is gated: accept its conditions on its page and log in with `hf auth login` first."
-        if source.gated
-        else ""
-    )
-    return LarkError(
-        f"benchmark {name}: there is no file {source.instead_of}, and its public dataset {source.dataset}"
-        f" cannot be downloaded ({type(error).__name__}: {first_line(error)}). On a machine with a network,"
-        f" the same command with stages=[fetch] downloads all inputs, and `hf download {source.dataset}"
-        f" {source.file} --repo-type dataset{revision}` only this one; copy the hub's cache (HF_HOME) to this"
-        f" machine.{gated} benchmark.skip=[{name}] continues without it."
-    )

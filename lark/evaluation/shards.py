@@ -1,17 +1,18 @@
-"""The answers that processes have stored so far, checked against the plan: each problem and seed once, with
-all its samples.
+"""The answers that processes have stored so far, checked against the workload: each problem and seed once,
+with all its samples.
 
 Imports no model code: workers and the pipeline use it.
 """
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
+from lark.evaluation import checks
 from lark.generation import journal
 from lark.reading.rows import jsonl_rows
 from lark.store.store import Kind, checksum, write_text
@@ -19,11 +20,11 @@ from lark.store.store import Kind, checksum, write_text
 log = logging.getLogger(__name__)
 
 GENERATIONS = Kind("generations", 2, "generations.jsonl")
-PROBLEMS = "problems.jsonl"
-SHARDS = "shard-*.jsonl"
+PROBLEMS_FILE = "problems.jsonl"
+SHARD_FILES = "shard-*.jsonl"
 CHECKSUM = "generations.sha256"
-"""Checksum of the merged file. Between merging, which removes the shards, and the manifest, nothing else
-would show a change.
+"""File with the checksum of the merged file. Nothing else would show a change between merging, which removes
+the shards, and the manifest.
 """
 Samples = list[dict[str, Any]]
 
@@ -34,8 +35,8 @@ def shard(writer: str) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What must be generated for one benchmark."""
+class Workload:
+    """The samples to generate for one benchmark."""
 
     problems: tuple[str, ...]
     """Ids, in the benchmark's order."""
@@ -48,10 +49,11 @@ class Plan:
         return [(problem, seed) for seed in sorted(self.seeds) for problem in self.problems]
 
     def problem(self, row: Mapping[str, Any]) -> str | None:
-        """Why a row does not belong to the plan, or None."""
+        """Why a row does not belong to the workload, or None."""
         if row.get("problem") not in self.problems:
             return "this benchmark has no such problem"
-        if row.get("seed") not in self.seeds or isinstance(row.get("seed"), bool):
+        seed = row.get("seed")
+        if seed not in self.seeds or isinstance(seed, bool):  # True == 1
             return "benchmark.decoding.seeds has no such seed"
         samples = row.get("samples")
         if not isinstance(samples, list) or len(samples) != self.samples:
@@ -68,78 +70,78 @@ def _is_sample(sample: Any) -> bool:
     )
 
 
-def stored(folder: Path, plan: Plan, report: bool = False) -> dict[tuple[str, int], Samples]:
-    """The valid answers in the shards. `report`: log which lines are left out."""
+def stored(folder: Path, workload: Workload, report: bool = False) -> dict[tuple[str, int], Samples]:
+    """The valid answers in the shards, by problem and seed. `report`: log which lines are left out."""
     lost: list[str] = []
-    found: dict[tuple[str, int], Samples] = {}
-    for row in journal.read(folder.glob(SHARDS), folder.name, plan.problem, lost):
-        key = (row["problem"], row["seed"])
-        if key in found:
-            lost.append(f"problem {key[0]}, seed {key[1]}: the answer is stored twice; the first one counts")
+    answers: dict[tuple[str, int], Samples] = {}
+    for row in journal.read(folder.glob(SHARD_FILES), folder.name, workload.problem, lost):
+        problem = row["problem"]
+        seed = row["seed"]
+        if (problem, seed) in answers:
+            lost.append(f"problem {problem}, seed {seed}: the answer is stored twice; the first one counts")
         else:
-            found[key] = row["samples"]
+            answers[problem, seed] = row["samples"]
     if lost and report:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         log.warning(
             "%s: %s%s. Only this is left out, and generated again if it is missing.", folder, lost[0], more
         )
-    return found
+    return answers
 
 
-def merged(folder: Path, plan: Plan, report: bool = False) -> bool:
-    """Whether the merged file exists, is unchanged and has exactly what was planned: if a run was killed
-    right after merging.
-
-    `report`: log that there is one, but that it is damaged.
+def merged(folder: Path, workload: Workload, report: bool = False) -> bool:
+    """True if the merged file is there, unchanged and complete, as after a run that was killed right after
+    merging. `report`: log if it is there but damaged.
     """
     path = folder / GENERATIONS.file
     if not path.is_file():
         return False
     try:
-        rows = [row.values for row in jsonl_rows(path)]
+        rows = read_lines(path)
     except LarkError:
         rows = []
-    expected = [(*key, sample) for key in plan.keys for sample in range(plan.samples)]
-    found = [(row.get("problem"), row.get("seed"), row.get("sample")) for row in rows]
-    whole = found == expected and all(map(_is_sample, rows)) and _is_unchanged(folder)
-    if report and not whole:
+    expected = [(*key, sample) for key in workload.keys for sample in range(workload.samples)]
+    stored_keys = [(row.get("problem"), row.get("seed"), row.get("sample")) for row in rows]
+    is_complete = stored_keys == expected and all(map(_is_sample, rows)) and _is_unchanged(folder)
+    if report and not is_complete:
         log.warning("%s does not contain exactly the planned answers: it is made again.", path)
-    return whole
+    return is_complete
 
 
 def _is_unchanged(folder: Path) -> bool:
     try:
-        return (folder / CHECKSUM).read_bytes().decode("ascii", "replace").strip() == checksum(
-            folder / GENERATIONS.file
-        )
+        stored_checksum = (folder / CHECKSUM).read_bytes().decode("ascii", "replace").strip()
+        return stored_checksum == checksum(folder / GENERATIONS.file)
     except OSError:
         return False
 
 
-def merge(folder: Path, plan: Plan) -> dict[str, Any]:
+def merge(folder: Path, workload: Workload) -> dict[str, Any]:
     """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order. The shards
     are removed.
     """
-    if not merged(folder, plan):
-        answers = stored(folder, plan)
-        missing = [key for key in plan.keys if key not in answers]
-        if missing:
-            problem, seed = missing[0]
-            raise LarkError(
-                f"{folder}: {len(missing)} of {len(plan.keys)} answers are missing or damaged (problem"
-                f" {problem}, seed {seed}). Run the same command again to generate them."
-            )
-        write_text(folder / GENERATIONS.file, "".join(_lines(answers, plan.keys)))
+    if not merged(folder, workload):
+        answers = stored(folder, workload)
+        missing = [key for key in workload.keys if key not in answers]
+        checks.all_answers(folder, missing, len(workload.keys))
+        write_text(folder / GENERATIONS.file, json_lines(_in_order(answers, workload.keys)))
         write_text(folder / CHECKSUM, checksum(folder / GENERATIONS.file) + "\n")
-    for path in sorted(folder.glob(SHARDS)):
+    for path in sorted(folder.glob(SHARD_FILES)):
         path.unlink()
-    return {"generations": len(plan.keys) * plan.samples}
+    return {"generations": len(workload.keys) * workload.samples}
 
 
-def _lines(answers: Mapping[tuple[str, int], Samples], keys: Sequence[tuple[str, int]]) -> Iterator[str]:
+def _in_order(
+    answers: Mapping[tuple[str, int], Samples], keys: Sequence[tuple[str, int]]
+) -> Iterator[dict[str, Any]]:
     for problem, seed in keys:
         for number, sample in enumerate(answers[problem, seed]):
-            yield (
-                json.dumps({"problem": problem, "seed": seed, "sample": number, **sample}, ensure_ascii=False)
-                + "\n"
-            )
+            yield {"problem": problem, "seed": seed, "sample": number, **sample}
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [dict(row.values) for row in jsonl_rows(path)]

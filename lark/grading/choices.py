@@ -8,38 +8,38 @@ makes the answer wrong.
 import re
 import unicodedata
 
-from lark.grading.strict.labels import JUDGING, is_plain, word_set
+from lark.grading.strict.labels import is_plain
+from lark.grading.strict.vocabulary import JUDGING, word_set
 
 LONGEST_CHOICE = 1000
 """Characters. A longer answer is not read, and counts as no choice."""
 
 _MACRO = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|sf|it)|mbox|boxed|fbox|operatorname)\s*\{([^{}]*)\}")
-_OPENING = re.compile(
+_ANNOUNCEMENT = re.compile(
     r"(?:the )?(?:final |correct )?(?:answer|option|choice)(?: is)?\s*:?\s+(?=\(?[A-Za-z]\b)", re.IGNORECASE
 )
-_LETTER = re.compile(
-    r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*(?P<end>$|[)\]}][.:]?|[.:](?=\s|$)|(?<=\s)[-\u2013\u2014](?=\s+[0-9]))"
+_CHOSEN_LETTER = re.compile(
+    r"(?P<open>[(\[{]?)\s*(?P<letter>[A-Za-z])\s*"
+    r"(?P<end>$|[)\]}][.:]?|[.:](?=\s|$)|(?<=\s)[-\u2013\u2014](?=\s+[0-9]))"
 )
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_CLOSING_OF = {"(": ")", "[": "]", "{": "}"}
 _QUOTED = re.compile(r"([\"'`_]|\*{1,3}|__)(\(?[A-Za-z][).:]?)\1")
-_LAYOUT = re.compile(
+_INVISIBLE = re.compile(
     r"\\(?:(?:left|right|displaystyle|textstyle|bf|rm|q?quad|[Ll]arge)(?![A-Za-z])|[,;:!()\[\] ])"
 )
 _SHORTENED_NOT = re.compile(r"(?<=[a-z])n['\u2019]t\b")
 _SHORTENED_IS = re.compile(r"['\u2019](?:m|s|re)\b")
 _FIRST_PERSON = re.compile(
-    r"\bI(?:['\u2019]|\s+(?:am|think|believe|guess|suppose|feel|was|would|will|can|cannot|could|may|might|do|did|have|choose|chose)\b)"
-    r"|\b(?:[Ll]et me|[Ll]et['\u2019]s|[Mm]y)\b"
+    r"\bI(?:['\u2019]|\s+(?:am|think|believe|guess|suppose|feel|was|would|will|can|cannot|could|may|might|do|did"
+    r"|have|choose|chose)\b)|\b(?:[Ll]et me|[Ll]et['\u2019]s|[Mm]y)\b"
 )
 """An option's text does not speak of the writer."""
 _EMPHASIS = re.compile(r"(\*{1,3}|__)([^*_]+)\1")
 """Markdown's emphasis around the whole answer."""
 _SPECIES = re.compile(
-    r"(?<![A-Za-z])(?:E\. coli|E\. faecalis|C\. elegans|C\. albicans|C\. difficile|C\. botulinum|C\."
-    r" tetani|D\. melanogaster"
-    r"|D\. rerio|D\. discoideum|H\. pylori|H\. influenzae|H\. sapiens|A\. thaliana|A\. fumigatus|A\."
-    r" niger|B\. subtilis"
-    r"|B\. anthracis|B\. cereus|G\. gallus)(?![A-Za-z])"
+    r"(?<![A-Za-z])(?:A\. (?:thaliana|fumigatus|niger)|B\. (?:subtilis|anthracis|cereus)"
+    r"|C\. (?:elegans|albicans|difficile|botulinum|tetani)|D\. (?:melanogaster|rerio|discoideum)"
+    r"|E\. (?:coli|faecalis)|G\. gallus|H\. (?:pylori|influenzae|sapiens))(?![A-Za-z])"
 )
 """Names of species whose genus is abbreviated to a letter that could be an option's."""
 _YES_OR_NO = re.compile(r"\s*(?:Yes|No|True|False)\.?")
@@ -98,78 +98,93 @@ _SUITS = word_set("fit fits work works make makes sense do can")
 """Words that judge the choice together with `not`."""
 
 
+_WORDS = re.compile(r"[a-z]+")
+_JOINED_LETTER = re.compile(r"[-=/,;&|]\s*[A-Za-z]")
+_FIRST_WORD = re.compile(r"if and only if|[a-z]*")
+_TWO_OPTIONS = (_LABEL, _LOWER_OPTION, _ARROW)
+_ABOUT_THE_CHOICE = (_HESITATION, _FIRST_PERSON)
+
+
 def choice_letter(answer: str) -> str | None:
-    """The chosen letter in upper case: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B) 5 cm`. None for no letter,
-    or for two.
+    """The chosen letter in upper case: `B`, `b`, `(B)`, `B.`, `\\text{B}`, `B) 5 cm`. None for no letter, or
+    for two.
     """
     if len(answer) > LONGEST_CHOICE:
         return None
-    text = answer.strip()
-    for _ in range(3):
-        text = _MACRO.sub(r"\1", text)
-    if whole := _EMPHASIS.fullmatch(text):
-        text = whole[2]
-    text = _LAYOUT.sub(" ", text)
-    text = _OPENING.sub("", _QUOTED.sub(r"\2", text).replace("$", "").strip(), count=1)
-    match = _LETTER.match(text)
+    text = _visible(answer)
+    match = _CHOSEN_LETTER.match(text)
     if match is None or not _is_enclosed(match["open"], match["end"][:1]):
         return None
+    letter = match["letter"].upper()
     rest = unicodedata.normalize("NFKC", text[match.end() :].translate(_LOOKALIKES))
     rest = _SYMBOLS.sub("symbol", _SPECIES.sub("species", rest))
+    # `B) No` is an option's text, but `B no` takes the choice back.
     if match["end"][-1:] in {")", "."} and _YES_OR_NO.fullmatch(rest):
-        return match["letter"].upper()
-    return match["letter"].upper() if _describes(rest.strip()) else None
+        return letter
+    return letter if _describes(rest.strip()) else None
+
+
+def _visible(answer: str) -> str:
+    """The answer without layout, emphasis, quotes and an announcement such as `The answer is`."""
+    text = answer.strip()
+    for _ in range(3):  # macros in macros: `\boxed{\text{B}}`
+        text = _MACRO.sub(r"\1", text)
+    emphasised = _EMPHASIS.fullmatch(text)
+    if emphasised:
+        text = emphasised[2]
+    text = _INVISIBLE.sub(" ", text)
+    text = _QUOTED.sub(r"\2", text).replace("$", "").strip()
+    return _ANNOUNCEMENT.sub("", text, count=1)
 
 
 def _is_enclosed(opening: str, closing: str) -> bool:
-    """Whether the brackets around a letter belong together. `B)` has only the closing one."""
-    return closing == _CLOSING[opening] if opening else closing not in {"]", "}"}
+    """True if the brackets around a letter belong together. `B)` has only the closing one."""
+    return closing == _CLOSING_OF[opening] if opening else closing not in {"]", "}"}
 
 
 def _describes(text: str) -> bool:
-    """Whether the text after the letter can be the chosen option's own, and names no other option."""
-    words = re.findall(r"[a-z]+", _SHORTENED_IS.sub(" is", _SHORTENED_NOT.sub(" not", text.lower())))
-    if (
-        _LABEL.search(text)
-        or _LOWER_OPTION.search(text)
-        or _ARROW.search(text)
-        or re.match(r"[-=/,;&|]\s*[A-Za-z]", text)
-    ):
+    """True if the text after the letter can be the chosen option's text, and names no other option."""
+    if any(pattern.search(text) for pattern in _TWO_OPTIONS) or _JOINED_LETTER.match(text):
         return False
-    if (
-        _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text))
-        or _HESITATION.search(text)
-        or _FIRST_PERSON.search(text)
-    ):
+    if any(pattern.search(text) for pattern in _ABOUT_THE_CHOICE):
         return False
-    first = re.match(r"if and only if|[a-z]*", text.lower())
-    if (first and first[0] in _CONNECTIVES) or _RETRACTIONS & set(words):
-        return False
-    if words and words[0] in {"no", "not"} and (len(words) == 1 or not is_plain(words[1:2])):
-        return False
-    verdicts = _VERDICT | _SUITS if "not" in words else _VERDICT
-    if words and verdicts.issuperset(words) and not any(character.isdigit() for character in text):
+    if _ABOUT_OPTIONS.search(_OF_THE_OPTIONS.sub("", text)) or _takes_back(text):
         return False
     return not any(_is_another_option(text, match) for match in _OPTION.finditer(text))
 
 
+def _takes_back(text: str) -> bool:
+    """True if the text denies, doubts or only judges the choice."""
+    full_forms = _SHORTENED_IS.sub(" is", _SHORTENED_NOT.sub(" not", text.lower()))
+    words = _WORDS.findall(full_forms)
+    first = _FIRST_WORD.match(text.lower())
+    if (first and first[0] in _CONNECTIVES) or not _RETRACTIONS.isdisjoint(words):
+        return True
+    if words and words[0] in {"no", "not"} and (len(words) == 1 or not is_plain(words[1:2])):
+        return True
+    verdicts = _VERDICT | _SUITS if "not" in words else _VERDICT
+    has_digit = any(character.isdigit() for character in text)
+    return bool(words) and verdicts.issuperset(words) and not has_digit
+
+
 def _is_another_option(text: str, match: re.Match[str]) -> bool:
-    """Whether a capital letter is another option, and not an article (`A new star`), a label (`vitamin C`)
-    or a quantity.
+    """True if a capital letter is another option, and not an article (`A new star`), a label (`vitamin C`) or
+    a quantity.
     """
-    before, after = text[: match.start()], text[match.end() :]
-    if (formula := _FORMULA.match(after)) and is_plain([formula["symbols"] or ""]):
+    before = text[: match.start()]
+    after = text[match.end() :]
+    formula = _FORMULA.match(after)
+    if formula and is_plain([formula["symbols"] or ""]):
         return False
-    if (
-        match[0] == "A"
-        and re.match(r" [a-z]{2,}", after)
-        and not _BARE_COMPARISON.match(text[match.start() :])
-    ):
+    is_article = match[0] == "A" and re.match(r" [a-z]{2,}", after)
+    if is_article and not _BARE_COMPARISON.match(text[match.start() :]):
         return False
     if not before:
-        compared = _BARE_COMPARISON.fullmatch(text)
-        return compared is None or bool(_JUDGEMENTS & set(re.findall(r"[a-z]+", compared["rest"].lower())))
-    if re.search(r"[0-9}] $", before) and not re.match(r"\s*[A-Za-z]", after):
-        return False  # a unit: 300 J
-    words = re.findall(r"[a-z]+", before.lower())
-    return not (words and words[-1] in _LABELLED and before.endswith(" "))
+        comparison = _BARE_COMPARISON.fullmatch(text)
+        if comparison is None:
+            return True
+        return not _JUDGEMENTS.isdisjoint(_WORDS.findall(comparison["rest"].lower()))
+    is_unit = re.search(r"[0-9}] $", before) and not re.match(r"\s*[A-Za-z]", after)  # 300 J
+    words = _WORDS.findall(before.lower())
+    is_label = bool(words) and words[-1] in _LABELLED and before.endswith(" ")
+    return not is_unit and not is_label

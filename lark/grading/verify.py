@@ -1,10 +1,13 @@
 """The `verify` grader: does everything in the box agree with the gold answer, as mathematics?
 
-Choices are compared by letter (`lark.grading.choices`). Everything else is read into its structure and compared with sympy
-(`lark.grading.strict.equality`), which may hang or crash on a model's output, so each comparison runs in a worker process that dies
-when its time is up. docs/grading.md lists the rules. We do not use the processes of a pool library (pebble): its time limits
-are wall-clock time, which depends on the machine's load, and its processes inherit their hash seed, on which sympy's results
-depend, from the caller. Example:
+Choices are compared by letter (`lark.grading.choices`). Everything else is read into its structure and
+compared with sympy (`lark.grading.strict`), which may hang or crash on a model's output, so each comparison
+runs in a worker process that dies when its time is up. docs/grading.md lists the rules.
+
+We do not use the processes of a pool library (pebble): its time limits are wall-clock time, which depends on
+the machine's load, and its processes inherit their hash seed, on which sympy's results depend, from the
+caller. Example:
+
     with Verifier(processes=2, timeout=5) as verifier:
         grades = verifier.grade_many([(extract_boxed_list(generation), gold, AnswerFormat.FREE_FORM), …])
 """
@@ -24,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.grading.answers import AnswerFormat, canonical_number
+from lark.grading.answers import AnswerFormat
+from lark.grading.canonical import canonical_number
 from lark.grading.choices import choice_letter
 from lark.work.machine import pinned
 
@@ -44,27 +48,29 @@ def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> b
     """The grade if it can be decided without sympy, otherwise None."""
     if prediction is None:
         return False
-    prediction, gold = prediction.strip(), gold.strip()
+    prediction = prediction.strip()
+    gold = gold.strip()
     if answer_format == AnswerFormat.CHOICE:
         letter = choice_letter(prediction)
         return letter is not None and letter == choice_letter(gold)
     if prediction == gold:
         return True
-    numbers = canonical_number(prediction), canonical_number(gold)
-    if all(number is not None and number.denominator == 1 for number in numbers):
-        return numbers[0] == numbers[1]
+    ours = canonical_number(prediction)
+    theirs = canonical_number(gold)
+    # Only whole numbers: 0.333333 may be a rounded 1/3, which sympy decides.
+    if ours is not None and theirs is not None and ours.denominator == theirs.denominator == 1:
+        return ours == theirs
     return False if max(len(prediction), len(gold)) > LONGEST_ANSWER else None
 
 
 @dataclass
-class _Task:
-    """A pending comparison, and the number of workers that died on it for a reason other than the time
-    limit.
-    """
+class _Comparison:
+    """A pending comparison."""
 
     prediction: str
     gold: str
     crashes: int = 0
+    """Workers that died on it."""
 
 
 class _Worker:
@@ -78,19 +84,19 @@ class _Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lark.grading.strict.verify_process"],
             cwd=_ROOT,
-            # sympy orders some objects by their hash: with a fixed seed a comparison always takes the same
-            # path
+            # sympy orders some objects by their hash: with a fixed seed a comparison takes the same path.
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.requests, self.replies = self.process.stdin, self.process.stdout
-        self.task: _Task | None = None
+        self.requests = self.process.stdin
+        self.replies = self.process.stdout
+        self.task: _Comparison | None = None
         self.is_ready = False
 
-    def give(self, task: _Task, timeout: float) -> None:
+    def give(self, task: _Comparison, timeout: float) -> None:
         self.task = task
         request = {"prediction": task.prediction, "gold": task.gold, "limit": timeout}
         # A worker that died while idle is detected by the end of its replies, like one that dies at work.
@@ -98,9 +104,8 @@ class _Worker:
             self.requests.write(json.dumps(request).encode() + b"\n")
 
     def hear(self) -> bytes:
-        """The next reply; empty if the worker is dead. A reply is a short line, which a pipe delivers
-        whole.
-        """
+        """The next reply; empty if the worker is dead."""
+        # A reply is a short line, which a pipe delivers in one piece.
         return os.read(self.replies.fileno(), 64).strip()
 
     def stop(self) -> None:
@@ -159,7 +164,7 @@ class Verifier:
         if progress:
             progress(len(pairs) - sum(map(len, indices.values())))
 
-        def settle(task: _Task, grade: bool) -> None:
+        def settle(task: _Comparison, grade: bool) -> None:
             settled = indices[task.prediction, task.gold]
             for index in settled:
                 grades[index] = grade
@@ -168,22 +173,21 @@ class Verifier:
 
         cut_off = self.cut_off
         try:
-            self._run(deque(_Task(*pair) for pair in indices), settle)
+            self._run(deque(_Comparison(*pair) for pair in indices), settle)
         except BaseException:
             # Replies to requests before the interruption must not reach a later call.
             self.__exit__()
             raise
         if self.cut_off > cut_off:
-            count, limit = self.cut_off - cut_off, self.timeout
             logger.warning(
                 "%d of %d comparisons took more than %g s or crashed, and count as wrong.",
-                count,
+                self.cut_off - cut_off,
                 len(indices),
-                limit,
+                self.timeout,
             )
         return grades
 
-    def _run(self, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
+    def _run(self, tasks: deque[_Comparison], settle: Callable[[_Comparison, bool], None]) -> None:
         """Keep the workers busy until every task is settled."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
@@ -192,10 +196,7 @@ class Verifier:
                 for worker in self._workers:
                     if tasks and worker.is_ready and worker.task is None:
                         worker.give(tasks.popleft(), self.timeout)
-                while (
-                    sum(not w.is_ready for w in self._workers) < len(tasks)
-                    and len(self._workers) < self.processes
-                ):
+                while self._needs_worker(len(tasks)):
                     worker = _Worker()
                     self._workers.append(worker)
                     selector.register(worker.replies, selectors.EVENT_READ, worker)
@@ -211,9 +212,16 @@ class Verifier:
                         settle(worker.task, reply == b"1")
                         worker.task = None
 
-    def _bury(self, worker: _Worker, tasks: deque[_Task], settle: Callable[[_Task, bool], None]) -> None:
-        """Remove a dead worker. Its task is wrong if its time was up or it killed two workers; otherwise it
-        is tried again.
+    def _needs_worker(self, pending: int) -> bool:
+        """True if there are more pending tasks than workers that are starting."""
+        starting = sum(not worker.is_ready for worker in self._workers)
+        return starting < pending and len(self._workers) < self.processes
+
+    def _bury(
+        self, worker: _Worker, tasks: deque[_Comparison], settle: Callable[[_Comparison, bool], None]
+    ) -> None:
+        """Remove a dead worker. Its task is tried again, unless its time was up or it killed two workers: then
+        it is wrong.
         """
         code = worker.process.wait()
         self._workers.remove(worker)
@@ -223,7 +231,8 @@ class Verifier:
                 f"A process of the verify grader ended with code {code} before it was ready. "
                 "Run `python -m lark.grading.strict.verify_process` from the repository to see why."
             )
-        if (task := worker.task) is None:
+        task = worker.task
+        if task is None:
             return
         task.crashes += 1
         if code in _TIME_IS_UP or task.crashes == 2:

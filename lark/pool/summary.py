@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lark import config as conf
-from lark.grading.answers import canonical_number
+from lark.grading.canonical import canonical_number
 from lark.models.dialogue import is_instruction
 from lark.pool.cleaning import EXAMPLES, Tally
 from lark.pool.duplicates import NearDuplicates

@@ -178,7 +178,7 @@ def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
         (
             {"problem": "?", "answer": "1", "level": "Level 5"},
             {"level_field": "level"},
-            "'Level 5' is not a whole number",
+            "`level` must be a whole number, not 'Level 5'",
         ),
     ],
 )
@@ -223,12 +223,12 @@ ROW = b'{"problem": "?", "answer": "5"}\n'
         (
             "a.jsonl",
             b'{"problem": "half \\ud83d", "answer": "5"}',
-            "line 1: `problem` has a lone surrogate .half a character., .* 5;",
+            r"line 1: lone surrogate .* \(half a character\)",
         ),
         (
             "a.jsonl",
             b'{"problem": "?", "answer": ["5", "6"]}',
-            "`answer` has type list; write it as text or a number",
+            "`answer` must be text or a number, not a list",
         ),
         ("a.jsonl", b"", "has no problems"),
         ("a.csv", b"", "has no problems"),
@@ -255,13 +255,14 @@ def test_an_empty_gold_answer_is_refused(answer: object, tmp_path: Path) -> None
         load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
 
 
+@pytest.mark.parametrize("form", ["free_form", "numeric", "choice"])
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_boolean_is_no_text(answer: bool, tmp_path: Path) -> None:
+def test_a_boolean_is_an_option_but_not_an_answer(answer: bool, form: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(
         json.dumps({"problem": "?", "answer": answer, "wrong": not answer}) + "\n"
     )
-    task = replace(MINE, path=str(tmp_path / "a.jsonl"))
-    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `answer` is the boolean {answer}"):
+    task = replace(MINE, path=str(tmp_path / "a.jsonl"), answer_format=form)
+    with pytest.raises(LarkError, match=rf"a\.jsonl, line 1: `answer` is the boolean {answer}\. Write the"):
         load("mine", task)
     (problem,) = load("mine", replace(task, answer_format="choice", distractor_fields=["wrong"]))
     assert sorted(problem.options) == ["False", "True"]
@@ -275,7 +276,7 @@ def test_numbers_that_mean_nothing_are_named(field: str, value: float, tmp_path:
     task = replace(MINE, path=str(tmp_path / "a.jsonl"), level_field="level", id_field="id")
     task = replace(task, answer_format="choice", distractor_fields=["wrong"]) if field == "wrong" else task
     with pytest.raises(
-        LarkError, match=rf"a\.jsonl, line 1: `{field}` is {value}, which is not a number that means anything"
+        LarkError, match=rf"a\.jsonl, line 1: `{field}` (is nan \(a missing value\)|must be .*, not -?inf)"
     ):
         load("mine", task)
 
@@ -399,7 +400,7 @@ def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool
     ("answer", "read"),
     [(5, "5"), ("1,296", "1,296"), (r"\frac{1}{2}", r"\frac{1}{2}"), (0.00001, "0.00001"), (1e22, "1" + "0" * 22),
      (-2.5e-7, "-0.00000025"), ("five", None), ("5 cm", None), (r"\boxed{5}", None), ("So 5\n#### 5", None),
-     ("1e3", None), ("5, 6", None), (True, None)],
+     ("1e3", None), ("5, 6", None)],
 )  # fmt: skip
 def test_the_gold_answer_of_a_numeric_benchmark_is_a_number(
     answer: object, read: str | None, tmp_path: Path
@@ -418,7 +419,7 @@ def test_the_gold_answer_of_a_numeric_benchmark_is_a_number(
 @pytest.mark.parametrize("question", [5, True, 1.5, ["?"], {"text": "?"}])
 def test_a_question_is_text(question: object, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": question, "answer": "5"}) + "\n")
-    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: `problem` has type .*; write it as text\."):
+    with pytest.raises(LarkError, match=r"a\.jsonl, line 1: `problem` must be a string, not "):
         load("mine", replace(MINE, path=str(tmp_path / "a.jsonl")))
 
 
@@ -471,7 +472,7 @@ def test_lists_and_missing_values_in_parquet_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     task = replace(MINE, path=str(path))
     pd.DataFrame({"problem": ["?"], "answer": [["5", "6"]]}).to_parquet(path)
-    with pytest.raises(LarkError, match="`answer` has type list"):
+    with pytest.raises(LarkError, match="`answer` must be text or a number"):
         load("mine", task)
     pd.DataFrame({"problem": ["?", "?"], "answer": pd.array([5, None], dtype="Int64")}).to_parquet(path)
     with pytest.raises(LarkError, match=r"row 2: there is no `answer`"):

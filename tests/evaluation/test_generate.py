@@ -35,7 +35,7 @@ SETTINGS = composed(
     "benchmark.decoding.temperature=1.5",
 )
 MACHINE = Machine("cpu", 1, 1, 1)
-PLAN = shards.Plan(
+PLAN = shards.Workload(
     tuple(problem.id for problem in load("demo_words", SETTINGS.benchmark.tasks["demo_words"])), (0, 1), 2
 )
 
@@ -111,9 +111,9 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(
 def test_a_run_that_is_killed_while_merging_generates_nothing_again(tmp_path: Path, undisturbed: str) -> None:
     path = job_file(tmp_path / "run")
     assert finish(path) == undisturbed
-    assert not list(path.parent.glob(shards.SHARDS))
+    assert not list(path.parent.glob(shards.SHARD_FILES))
     generate(read_job(path)[0])
-    assert not list(path.parent.glob(shards.SHARDS))
+    assert not list(path.parent.glob(shards.SHARD_FILES))
     assert shards.merge(path.parent, PLAN) == {"generations": 48}
 
 

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from lark.grading.answers import (
     AnswerFormat,
-    canonical_latex,
-    canonical_number,
     extract_boxed,
     extract_boxed_list,
     grade_paper,
 )
+from lark.grading.canonical import canonical_latex, canonical_number
 
 NUMERIC, CHOICE, FREE_FORM = AnswerFormat.NUMERIC, AnswerFormat.CHOICE, AnswerFormat.FREE_FORM
 

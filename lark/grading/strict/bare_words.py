@@ -3,33 +3,33 @@ write there.
 """
 
 import re
-from itertools import pairwise
 
-from lark.grading.answers import LITERAL
-from lark.grading.strict.expressions import Tokens
-from lark.grading.strict.lexer import GREEK, Kind, Token
+from lark.grading.strict.answer_tokens import Tokens, letter, texts_of
+from lark.grading.strict.notation import LITERAL
 
-_LITERAL = re.compile(rf"(?<![0-9A-Za-z]){LITERAL}(?![0-9A-Za-z])")
+_BARE_LITERAL = re.compile(rf"(?<![0-9A-Za-z]){LITERAL}(?![0-9A-Za-z])")
 _BARE_WORD = re.compile(
-    rf"{_LITERAL.pattern}"  # before words, because its digits are letters
+    rf"{_BARE_LITERAL.pattern}"  # before words, because its digits are letters
     r"|(?<![\\A-Za-z{])(?:[A-Za-z]{4,}|and|or)(?![A-Za-z}])|(?<=[0-9] )(?:cm|mm|km|kg|ft|mph)(?![A-Za-z])"
 )
 _PROSE = re.compile(r"[A-Za-z]+(?:,? [A-Za-z]+)*\.?")
 _SHORT_WORD = re.compile(
     r"\b(?:[A-Z][a-z]{2}|(?i:yes|no|not|odd|red|all|both|the|an|of|is|are|in|on|to|at|by|for))\b"
 )
-"""A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are
-products: `ab`, `Rh`.
+"""A bare word of two or three letters, in a gold answer of nothing but words. Other short ones are products:
+`ab`, `Rh`.
 """
 _WORD_LIST = re.compile(r"(?=.*[A-Za-z]{3})(?:[A-Za-z]+|[0-9]+)(?:, ?(?:[A-Za-z]+|[0-9]+))+")
-"""A list of bare words and numbers: `cat, ox, 10`. One word has at least three letters; `ab, cd` is a list
-of products.
+"""A list of bare words and numbers: `cat, ox, 10`. One word has at least three letters; `ab, cd` is a list of
+products.
 """
 _LISTED_WORD = re.compile(r"\b[A-Za-z]{2,}\b")
+_OTHER_TEXT = re.compile(r"\\text\{(?!(?:and|or)\})")
+_ENDS_OF_FACTORS = frozenset({r"\pi", ")", "!"})
 
 
 def with_words(gold: str) -> str:
-    """A gold answer with its bare words in `\\text{…}`. All its other letters are symbols, or digits of a
+    """A gold answer with its bare words in `\\text{…}`. Its other letters are symbols, or digits of a
     hexadecimal number.
     """
     if _WORD_LIST.fullmatch(gold):
@@ -40,26 +40,27 @@ def with_words(gold: str) -> str:
 
 
 def _as_text(match: re.Match[str]) -> str:
-    return match[0] if _LITERAL.fullmatch(match[0]) else rf"\text{{{match[0]}}}"
+    return match[0] if _BARE_LITERAL.fullmatch(match[0]) else rf"\text{{{match[0]}}}"
 
 
 def is_prose_of(predicted: Tokens, gold: str) -> bool:
-    """Whether the prediction has the words of a gold answer of bare words in `\\text{…}`, also if they were
-    read as products. Upper and lower case differ if nothing shows that they are words: `\\text{Jo}` is Jo,
-    and `\\text{AB}` is not ab.
+    """True if the prediction has the words of a gold answer of bare words in `\\text{…}`, also if they were
+    read as products.
+
+    Upper and lower case differ if nothing shows that they are words: `\\text{Jo}` is Jo, and `\\text{AB}` is
+    not ab.
     """
-    words = [token.text for token in without_period(predicted)]
-    if (
-        not _PROSE.fullmatch(gold)
-        or len(gold.split()) == len(gold.replace(" ", ""))
-        or not all(token.kind is Kind.WORD for token in without_period(predicted))
-    ):
+    has_only_letters = len(gold.split()) == len(gold.replace(" ", ""))
+    if not _PROSE.fullmatch(gold) or has_only_letters:
         return False
-    text, has_words = (
-        gold.removesuffix("."),
-        re.search(r"\\text\{(?!(?:and|or)\})", with_words(gold)) is not None,
-    )
-    return " ".join(words) == text or (has_words and " ".join(words).lower() == text.lower())
+    tokens = without_period(predicted)
+    if not all(token.is_word for token in tokens):
+        return False
+    prose = gold.removesuffix(".")
+    words = " ".join(texts_of(tokens))
+    if _OTHER_TEXT.search(with_words(gold)):
+        return words.lower() == prose.lower()
+    return words == prose
 
 
 def without_period(tokens: Tokens) -> Tokens:
@@ -67,35 +68,41 @@ def without_period(tokens: Tokens) -> Tokens:
 
 
 def is_one_letter(tokens: Tokens) -> bool:
-    return len(tokens) == 1 and tokens[0].kind is Kind.WORD and len(tokens[0].text) == 1
+    return len(tokens) == 1 and tokens[0].is_word and len(tokens[0].text) == 1
 
 
 def has_factor_behind(tokens: Tokens) -> bool:
-    """Whether a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that,
-    except `2+i3`: it is a name, or there is a digit too many.
+    """True if a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that, except
+    `2+i3`: it is a name, or there is a digit too many.
     """
-    return any(
-        after.kind is Kind.NUMBER and _ends_value(tokens, i) and not _is_imaginary_unit(tokens, i)
-        for i, (_, after) in enumerate(pairwise(tokens))
-    )
+    for place, after in enumerate(tokens[1:]):
+        if after.is_number and _ends_value(tokens, place) and not _is_imaginary_unit(tokens, place):
+            return True
+    return False
 
 
 def _is_imaginary_unit(tokens: Tokens, place: int) -> bool:
-    return tokens[place] == Token(Kind.LETTER, "i") and (
-        place == 0 or tokens[place - 1].text in {"+", "-", "=", "("}
-    )
+    if tokens[place] != letter("i"):
+        return False
+    return place == 0 or tokens[place - 1].text in {"+", "-", "=", "("}
 
 
 def _ends_value(tokens: Tokens, place: int) -> bool:
-    """Whether the token at this place ends a value. The script of a function does not: `\\log_{2} 8`."""
+    """True if the token at this place ends a value. The script of a function does not: `\\log_{2} 8`."""
     last = tokens[place]
-    if last.text == "}":
-        start, depth = place, 1
-        while start > 0 and depth:  # to the brace that is closed here
-            start -= 1
-            depth += {"}": 1, "{": -1}.get(tokens[start].text, 0)
-        before = tokens[start - 1].text if start else ""
-        if before in ("^", "_"):
-            return start > 1 and _ends_value(tokens, start - 2)
-        return before == "}" or before in (r"\sqrt", r"\frac", r"\binom")
-    return last.kind is Kind.LETTER or last.text in GREEK or last.text in (r"\pi", ")", "!")
+    if last.text != "}":
+        return last.is_symbol or last.text in _ENDS_OF_FACTORS
+    start = _opening_brace(tokens, place)
+    before = tokens[start - 1].text if start else ""
+    if before in {"^", "_"}:
+        return start > 1 and _ends_value(tokens, start - 2)
+    return before in {"}", r"\sqrt", r"\frac", r"\binom"}
+
+
+def _opening_brace(tokens: Tokens, place: int) -> int:
+    """The place of the brace that is closed at `place`."""
+    depth = 1
+    while place > 0 and depth:
+        place -= 1
+        depth += {"}": 1, "{": -1}.get(tokens[place].text, 0)
+    return place

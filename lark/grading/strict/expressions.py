@@ -3,38 +3,29 @@ misread them.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lark.grading.strict import labels
-from lark.grading.strict.labels import word_set
-from lark.grading.strict.lexer import BOUND, FUNCTIONS, GREEK, Kind, Token, UnreadableError
+from lark.grading.strict.answer_tokens import Token, TokenKind, Tokens, letters, source
+from lark.grading.strict.notation import BOUND, FUNCTIONS, GREEK
+from lark.grading.strict.unreadable import UnreadableError
+from lark.grading.strict.vocabulary import NUMBER_NAMES, word_set
 
-Tokens = tuple[Token, ...]
 _CONSTANT_SETS = frozenset({r"\mathbb{R}", r"\mathbb{Z}", r"\emptyset"})
 INFINITIES = {r"\infty": 1, r"+ \infty": 1, r"- \infty": -1}
-_OPERATORS = word_set(r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cdot \times \div \pm \mp \circ") | {
-    r"\lfloor", r"\rfloor", r"\lceil", r"\rceil"
-}  # fmt: skip
+_ALLOWED = FUNCTIONS | GREEK | BOUND | word_set(
+    r"+ - * / ^ _ ( ) [ ] { } | ! , \frac \binom \sqrt \pi \cdot \times \div \pm \mp \circ"
+    r" \lfloor \rfloor \lceil \rceil"
+)  # fmt: skip
+_ALLOWED_IN_BOUND = _ALLOWED | {r"\infty", r"\to", "="}
 _SIGNS = frozenset({"+", "-", r"\pm", r"\mp"})
-_IN_BOUND = frozenset({r"\infty", r"\to", "="})
 _BEFORE_GROUP = frozenset({"", "+", "-", "*", "/", "(", "|", r"\cdot", r"\times"})
+_EMPTY = frozenset({"()", "(,", ",)", "{}", "[]", "||"})
 _BASE = re.compile(
     r"(?:(?P<digits>[0-9][0-9A-Z ]*)|\( (?P<enclosed>[0-9][0-9A-Z ]*) \))"
     r"(?: _ \{ (?:base )?(?P<index>[0-9]+|[a-z]+|\( [0-9]+ \)) \}"
     r"| (?P<words>(?:in )?base (?:[0-9]+|[a-z]+)|\( base (?:[0-9]+|[a-z]+) \)))"
 )
-
-
-def source(tokens: Sequence[Token]) -> str:
-    """The tokens as LaTeX."""
-    return " ".join(token.text for token in tokens)
-
-
-def letters(tokens: Sequence[Token]) -> frozenset[str]:
-    """The symbols among the tokens: letters, and Greek letters as commands."""
-    return frozenset(token.text for token in tokens if token.kind is Kind.LETTER or token.text in GREEK)
 
 
 @dataclass(frozen=True)
@@ -55,17 +46,17 @@ class Expression:
 
     @property
     def is_decimal(self) -> bool:
-        """Whether it contains a decimal fraction such as 0.5."""
-        return any(token.kind is Kind.NUMBER and "." in token.text for token in self.tokens)
+        """True if it contains a decimal fraction such as 0.5."""
+        return any(token.is_number and "." in token.text for token in self.tokens)
 
     @property
     def is_set(self) -> bool:
-        """Whether it is the name of a set: `\\mathbb{R}`."""
+        """True if it is the name of a set: `\\mathbb{R}`."""
         return self.latex in _CONSTANT_SETS
 
     @property
     def has_bound_variable(self) -> bool:
-        return any(token.text in BOUND for token in self.tokens)
+        return _has_bound_variable(self.tokens)
 
     @cached_property
     def base(self) -> tuple[str, str] | None:
@@ -85,43 +76,57 @@ def read_base(tokens: Tokens) -> tuple[str, str] | None:
     if match is None:
         return None
     name = (match["index"] or match["words"]).strip("( )").split(" ")[-1]
-    base = name if name.isdigit() else labels.base(name)
-    return ((match["digits"] or match["enclosed"]).replace(" ", ""), base) if base else None
+    base = name if name.isdigit() else NUMBER_NAMES.get(name)
+    if base is None:
+        return None
+    digits = match["digits"] or match["enclosed"]
+    return digits.replace(" ", ""), base
+
+
+def _has_bound_variable(tokens: Tokens) -> bool:
+    return any(token.text in BOUND for token in tokens)
 
 
 def _check(tokens: Tokens) -> None:
-    """Raise `UnreadableError` for what the parser of expressions would skip or guess.
-
-    Brackets enclose something, braces are arguments, subscripts belong to symbols, `!!` is not `!` twice,
-    nobody writes `--5` or `2^3^2`, and a number does not follow braces directly (`\\frac{1}{2}5`), except
-    after a function (`\\log_2 32`).
-    """
-    has_bound = any(token.text in BOUND for token in tokens)
-    allowed = _OPERATORS | FUNCTIONS | GREEK | BOUND | (_IN_BOUND if has_bound else frozenset())
+    """Refuse what the parser of expressions would skip or guess."""
+    allowed = _ALLOWED_IN_BOUND if _has_bound_variable(tokens) else _ALLOWED
     commands: list[str] = []
     """For each open brace, the command whose argument it opens."""
-    closed = previous = before = ""
+    closed = ""
+    """The command whose argument was closed last."""
+    previous = ""
+    before = ""
     for token in tokens:
-        text = token.text
-        if token.kind is Kind.WORD or (token.kind in {Kind.MARK, Kind.COMMAND} and text not in allowed):
-            raise UnreadableError(f"{text} in an expression")
-        if previous == text == "!":
-            raise UnreadableError("a double factorial")
-        if {previous, text} <= _SIGNS:
-            raise UnreadableError("two signs in a row")
-        if previous == "}" and text == closed == "^":
-            raise UnreadableError("a power of a power without brackets")
-        if previous + text in {"()", "(,", ",)", "{}", "[]", "||"}:
-            raise UnreadableError("empty brackets")
-        if text == "{":
+        reason = _fault(token, previous, closed, allowed)
+        if reason:
+            raise UnreadableError(reason)
+        if token.text == "{":
             commands.append(_owner(before, previous, closed))
-        elif text == "}":
+        elif token.text == "}":
             closed = commands.pop() if commands else ""
-        elif token.kind is Kind.NUMBER and previous == "}" and closed != "function":
-            raise UnreadableError("a number after braces")
-        elif text == "_" and not (previous.isalpha() or previous.startswith("\\")):
-            raise UnreadableError("a subscript of something that is not a symbol")
-        before, previous = previous, text
+        before = previous
+        previous = token.text
+
+
+def _fault(token: Token, previous: str, closed: str, allowed: frozenset[str]) -> str | None:
+    """Why a token cannot follow the previous one, or None.
+
+    `closed`: the command whose argument was closed last.
+    """
+    text = token.text
+    is_sign = token.kind in {TokenKind.MARK, TokenKind.COMMAND}
+    is_subscript_of_symbol = previous.isalpha() or previous.startswith("\\")
+    faults = (
+        (token.is_word or (is_sign and text not in allowed), f"{text} in an expression"),
+        (previous == text == "!", "a double factorial"),  # the parser reads `!!` as `!` twice
+        (previous in _SIGNS and text in _SIGNS, "two signs in a row"),
+        (previous == "}" and text == closed == "^", "a power of a power without brackets"),
+        (previous + text in _EMPTY, "empty brackets"),
+        # `\frac{1}{2}5` is unclear, `\log_2 32` is not.
+        (token.is_number and previous == "}" and closed != "function", "a number after braces"),
+        (text == "_" and not is_subscript_of_symbol, "a subscript of something that is not a symbol"),
+    )
+    return next((reason for is_fault, reason in faults if is_fault), None)
 
 
 def _owner(before: str, previous: str, closed: str) -> str:
@@ -129,14 +134,11 @@ def _owner(before: str, previous: str, closed: str) -> str:
     last closed brace.
     """
     if previous in {"^", "_"}:
-        return (
-            "function"
-            if before in FUNCTIONS | BOUND or (before == "}" and closed == "function")
-            else previous
-        )
+        is_function = before in FUNCTIONS or before in BOUND or (before == "}" and closed == "function")
+        return "function" if is_function else previous
     if previous in {r"\frac", r"\binom", r"\sqrt"}:
         return previous
-    if (previous == "}" and closed in {r"\frac", r"\binom"}) or previous == "]":
+    if previous == "]" or (previous == "}" and closed in {r"\frac", r"\binom"}):
         return "last argument"
     if previous in FUNCTIONS or (previous == "}" and closed == "function"):
         return "argument"

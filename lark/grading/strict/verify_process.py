@@ -21,9 +21,7 @@ from typing import IO
 from lark.grading.strict.equality import compare
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space. Otherwise a tower of powers would fill the machine's memory before its time is
-up.
-"""
+"""Bytes of address space. A tower of powers would otherwise fill the machine's memory before its time is up."""
 WALL_FACTOR = 20
 """Wall-clock seconds allowed per second of CPU time, for a call that waits instead of working."""
 
@@ -44,10 +42,8 @@ def _serve(requests: IO[str], replies: IO[str]) -> None:
 
 def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(
-        resource.RLIMIT_AS,
-        (MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard), hard),
-    )
+    limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     # A child inherits ignored and blocked signals, but the timers must be able to end this process.
     timers = {signal.SIGPROF, signal.SIGALRM}
     for number in timers:

@@ -1,0 +1,87 @@
+"""LaTeX that grading knows: commands with their meaning for the lexer, spellings that are equal, characters.
+
+Tables only. A command or character that is in none of them makes an answer unreadable.
+"""
+
+from lark.grading.strict.vocabulary import word_set
+
+LITERAL = r"0(?:[xX][0-9A-Fa-f]+|[bB][01]+|[oO][0-7]+)"
+"""A whole number as programs write it: hexadecimal, binary or octal."""
+GREEK = word_set(
+    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu"
+    r" \nu \xi \rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega"
+    r" \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi \Omega"
+)
+FUNCTIONS = word_set(
+    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \sinh \cosh \tanh"
+    r" \log \ln \exp \max \min \gcd \lcm"
+)
+BOUND = word_set(r"\sum \prod \int \lim")
+"""Commands with a bound variable."""
+ARGUMENT_COUNTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1}
+"""Number of arguments that a command takes."""
+RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+COMMANDS = frozenset(
+    GREEK | FUNCTIONS | BOUND | ARGUMENT_COUNTS.keys() | RELATIONS
+    | word_set(r"\pi \infty \cdot \times \div \pm \mp \circ \approx \in \cup \cap \setminus \emptyset \to")
+    | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
+    | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
+)  # fmt: skip
+_SPELLINGS = {
+    r"\frac": r"\dfrac \tfrac \cfrac",
+    r"\binom": r"\dbinom \tbinom",
+    r"\le": r"\leq \leqslant \leqq",
+    r"\ge": r"\geq \geqslant \geqq",
+    r"\ne": r"\neq",
+    "<": r"\lt",
+    ">": r"\gt",
+    r"\emptyset": r"\varnothing",
+    r"\{": r"\lbrace",
+    r"\}": r"\rbrace",
+    "[": r"\lbrack",
+    "]": r"\rbrack",
+    "|": r"\lvert \rvert \vert \|",
+    "*": r"\ast",
+    ":": r"\colon",
+    r"^\circ": r"\degree",
+    r"\$": r"\textdollar",
+    r"\%": "%",
+    r"\angle": r"\measuredangle",
+    r"\setminus": r"\backslash",
+    r"\overline": r"\bar",
+    r"\vec": r"\overrightarrow",
+    r"\neg": r"\lnot",
+    r"\mathbf": r"\bold",
+    r"\cup": r"\bigcup",
+    r"\cap": r"\bigcap",
+    r"\text{and}": r"\& \wedge \land",
+    r"\text{or}": r"\vee \lor",
+}
+CANONICAL = {spelling: command for command, names in _SPELLINGS.items() for spelling in names.split()}
+"""The spelling that equal tokens share, for every other spelling."""
+LAYOUT_COMMANDS = word_set(
+    r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg"
+    r" \displaystyle \textstyle \scriptstyle \limits \quad \qquad \enspace \thinspace \, \; \: \! \( \) \[ \]"
+    r" \bf \rm \it \tiny \scriptsize \footnotesize \small \normalsize \large \Large \LARGE \huge \Huge"
+) | {"\\ ", "\\\n"}
+"""Commands that a reader does not see."""
+TEXT_COMMANDS = word_set(
+    r"\text \textrm \textbf \textit \textnormal \textsf \texttt \textup \mbox \hbox \emph"
+    r" \mathrm \mathsf \mathit \mathtt \operatorname"
+)
+"""Commands whose argument is words."""
+WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \underline \boxed \fbox")
+"""Commands whose argument is read as if it stood alone."""
+OPENING = frozenset({"(", "[", r"\{", r"\langle"})
+CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
+CHARACTERS = str.maketrans({
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "±": r"\pm ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "√": r"\sqrt ", "∞": r"\infty ",
+    "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⟨": r"\langle ", "⟩": r"\rangle ",
+    "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∠": r"\angle ", "°": r"^\circ ", "′": "'",
+    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    "²": "^{2}", "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}",
+    "£": r"\pounds ", "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+})  # fmt: skip
+"""Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""
