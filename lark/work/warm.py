@@ -98,7 +98,7 @@ class _Warm:
 
     def _answers(self) -> bool:
         """Wait for an answer, as long as the process works."""
-        used, since, end = "", time.monotonic(), time.monotonic() + PATIENCE_SECONDS
+        used, since, end = None, time.monotonic(), time.monotonic() + PATIENCE_SECONDS
         while not select.select([self.connection], [], [], 0.5)[0]:
             if (now := processor_ticks(self.process.pid)) != used:
                 used, since = now, time.monotonic()

@@ -28,9 +28,9 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         raise OSError(request.param, os.strerror(request.param))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    monkeypatch.setattr(locks, "BEAT", 0.1)
-    monkeypatch.setattr(locks, "STALE", 1.0)
-    monkeypatch.setattr(locks, "POLL", 0.02)
+    monkeypatch.setattr(locks, "TOUCH_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "RETRY_SECONDS", 0.02)
 
 
 def work(path: Path, record: Path) -> None:
@@ -86,7 +86,8 @@ def test_the_lock_of_a_killed_process_is_taken_over_before_its_parent_notices(
     while not (tmp_path / "in").exists():
         time.sleep(0.01)
     os.kill(child.pid or 0, signal.SIGKILL)
-    started, locks.STALE = time.monotonic(), 600.0
+    started = time.monotonic()
+    locks.STALE_SECONDS = 600.0
     with locked(path, "thing"):
         assert time.monotonic() - started < 60
     child.join(30)
