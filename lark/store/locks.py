@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
 from lark.store.alive import Owner, Watched, has_ended, owner_name, this_process, touching
+from lark.store.checks import lock_not_removable
 
 log = logging.getLogger(__name__)
 
+LOCKS = ".locks"
+"""Folder of the locks, below the outputs."""
 UNSUPPORTED = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 """Errors of `flock` on file systems without locks."""
 TOUCH_SECONDS = 10.0
@@ -47,6 +49,11 @@ def locked(path: Path, label: object) -> Iterator[None]:
         else:
             with _holding(lock_file(path), label):
                 yield
+
+
+def artifact_lock(outputs: Path, kind: str, fingerprint: str) -> Path:
+    """The lock of an artifact."""
+    return outputs / LOCKS / f"{kind}-{fingerprint}.lock"
 
 
 def lock_file(path: Path) -> Path:
@@ -144,10 +151,6 @@ def _remove(path: Path, token: object) -> None:
         if _owner(path).get("token") == token:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise _not_removable(path, error) from error
+        raise lock_not_removable(path, error) from error
     finally:
         claim.unlink(missing_ok=True)
-
-
-def _not_removable(path: Path, error: OSError) -> LarkError:
-    return LarkError(f"{path}: a lock that was left behind cannot be removed ({error.strerror}). Remove it.")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import first_line
-from lark.store.store import atomic
+from lark.store.writing import atomic
 
 log = logging.getLogger(__name__)
 
