@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lark.reading.untrusted import readable_object
-from lark.store.alive import Owner, Watched, has_ended, owner_name, this_process, touching
+from lark.store.alive import Owner, Watched, has_ended, is_fresh, owner_name, this_process, touching
 from lark.store.checks import lock_not_removable
 
 log = logging.getLogger(__name__)
@@ -47,18 +47,39 @@ def locked(path: Path, label: object) -> Iterator[None]:
             handle.flush()
             yield
         else:
-            with _holding(lock_file(path), label):
+            with _holding(held_file(path), label):
                 yield
 
 
-def artifact_lock(outputs: Path, kind: str, fingerprint: str) -> Path:
-    """The lock of an artifact."""
-    return outputs / LOCKS / f"{kind}-{fingerprint}.lock"
+def lock_file(outputs: Path, folder: Path) -> Path:
+    """The lock of the artifact in a folder: outputs/<kind>/<name>-<fingerprint>."""
+    fingerprint = folder.name.rpartition("-")[2]
+    return outputs / LOCKS / f"{folder.parent.name}-{fingerprint}.lock"
 
 
-def lock_file(path: Path) -> Path:
+def held_file(path: Path) -> Path:
     """The file that replaces the lock at `path` on a file system without locks."""
     return path.with_name(f"{path.name}.held")
+
+
+def holder(path: Path) -> str | None:
+    """The process that holds the lock at `path`, for messages; None if it is free. Does not wait."""
+    try:
+        with path.open() as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return path.read_text(encoding="utf-8").strip() or "another process"
+    except OSError as error:  # also if there is no such file
+        return _file_holder(held_file(path)) if error.errno in UNSUPPORTED else None
+    return None
+
+
+def _file_holder(path: Path) -> str | None:
+    """The process that holds a lock file, unless it has ended or has not touched the file for long."""
+    owner = readable_object(path)
+    if owner is None or not is_fresh(path, STALE_SECONDS) or has_ended(owner):
+        return None
+    return owner_name(owner)
 
 
 def _kernel_lock(handle: TextIO, label: object) -> bool:

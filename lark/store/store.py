@@ -31,11 +31,23 @@ from lark.store.checks import unwritable_outputs
 from lark.store.checksums import Checksums, checksum
 from lark.store.disk import disk_errors
 from lark.store.integrity import CARD, damage, stamps
-from lark.store.locks import LOCKS, artifact_lock, locked
+from lark.store.locks import LOCKS, lock_file, locked
 from lark.store.manifest import DAMAGED, MANIFEST, Manifest, read_manifest
 from lark.store.writing import atomic, remove, write_text
 
-__all__ = ["CARD", "Artifact", "Checksums", "Kind", "Store", "atomic", "checksum", "damage", "write_text"]
+__all__ = [
+    "CARD",
+    "Artifact",
+    "Checksums",
+    "Kind",
+    "Store",
+    "atomic",
+    "checksum",
+    "damage",
+    "lock_file",
+    "remove",
+    "write_text",
+]
 """With the names that other packages import from here."""
 
 log = logging.getLogger(__name__)
@@ -184,7 +196,7 @@ class Store:
 
     def lock(self, artifact: Artifact) -> contextlib.AbstractContextManager[None]:
         """Lock the artifact for this process."""
-        return locked(artifact_lock(self.root, artifact.kind.name, artifact.fingerprint), artifact.folder)
+        return locked(lock_file(self.root, artifact.folder), artifact.folder)
 
     def _clear(self, artifact: Artifact, force: bool) -> None:
         """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that

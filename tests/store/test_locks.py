@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lark.store import locks
-from lark.store.locks import locked
+from lark.store.locks import holder, locked
 
 NUMBERS = [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS]
 
@@ -108,6 +108,18 @@ def test_a_long_job_keeps_its_lock(without_locks: None, tmp_path: Path) -> None:
         assert not record.exists(), "touched within the limit, so not taken over"
     other.join(30)
     assert record.read_text().split() == ["in", "out"]
+
+
+def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    assert holder(path) is None
+    with locked(path, "thing"):
+        assert holder(path) == f"process {os.getpid()} on {socket.gethostname()}"
+    assert holder(path) is None
+
+
+def test_the_holder_of_a_lock_file_is_named(without_locks: None, tmp_path: Path) -> None:
+    test_the_holder_of_a_lock_is_named(tmp_path)
 
 
 def test_another_error_of_the_disk_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
