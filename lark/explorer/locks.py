@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lark.reading.untrusted import readable_object, regular
 from lark.store.alive import is_fresh, owner_name
-from lark.store.locks import STALE_SECONDS, lock_file
+from lark.store.locks import STALE_SECONDS, held_file
 
 LIST = Path("/proc/locks")
 
@@ -27,7 +27,7 @@ def locked(path: Path, inodes: frozenset[str]) -> bool:
     """Whether a process of this machine holds a lock on the file, or a process of any machine has a lock
     file beside it (on file systems without locks). `inodes`: from `locked_inodes`.
     """
-    if is_fresh(lock_file(path), STALE_SECONDS):
+    if is_fresh(held_file(path), STALE_SECONDS):
         return True
     try:
         return str(path.stat().st_ino) in inodes
@@ -37,7 +37,7 @@ def locked(path: Path, inodes: frozenset[str]) -> bool:
 
 def holder(path: Path) -> str:
     """The last process that took the lock: "process 123 on host"."""
-    owner = readable_object(lock_file(path))
+    owner = readable_object(held_file(path))
     if owner is not None:
         return owner_name(owner)[:200]
     try:
