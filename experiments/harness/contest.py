@@ -17,7 +17,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
-from lark.names import is_demo
+from lark.names import is_demo, override_key
 from lark.pipeline.plan import make_plan
 from lark.printing import counted
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
@@ -163,10 +163,10 @@ class Contest:
     def command(self, entrant: Entrant) -> str:
         """The command of a run with an entrant's settings on the whole pool."""
         typed, overrides = (
-            [argument for argument in arguments if _key(argument).split(".")[0] not in ELSEWHERE]
+            [argument for argument in arguments if override_key(argument).split(".")[0] not in ELSEWHERE]
             for arguments in (self.sweep.arguments, entrant.trial.overrides)
         )
-        once = [argument for argument in typed if _key(argument) not in map(_key, overrides)]
+        once = [argument for argument in typed if override_key(argument) not in map(override_key, overrides)]
         pool = self.config.pool
         fewer = (
             not is_demo(pool.format) and pool.questions is not None and pool.questions < self.questions
@@ -178,11 +178,7 @@ class Contest:
 
 def keys(sweep: Sweep) -> list[str]:
     """The settings that the user typed."""
-    return [_key(argument) for argument in sweep.arguments]
-
-
-def _key(argument: str) -> str:
-    return argument.split("=", maxsplit=1)[0].lstrip("+~")
+    return [override_key(argument) for argument in sweep.arguments]
 
 
 def _seeded(method: Method, seed: int) -> Method:
@@ -253,7 +249,7 @@ def _reversed(sweep: Sweep) -> list[Trial]:
         way = not trial.config.method.reverse
         config = replace(trial.config, method=replace(trial.config.method, reverse=way))
         if trial.config.method.name in wanted and config not in there:
-            kept = [override for override in trial.overrides if _key(override) != "method.reverse"]
+            kept = [override for override in trial.overrides if override_key(override) != "method.reverse"]
             found.append(Trial((*kept, f"method.reverse={str(way).lower()}"), config, trial.plan))
     return found
 
@@ -266,10 +262,10 @@ def _names(trials: Sequence[Trial]) -> list[str]:
             f"{label} B={trial.config.budget.size}" for label, trial in zip(labels, trials, strict=True)
         ]
     known = ("method", "budget.size", "student", "method.reverse")
-    others = [[o for o in trial.overrides if _key(o) not in known] for trial in trials]
-    varied = {_key(o) for each in others for o in each if any(o not in other for other in others)}
+    others = [[o for o in trial.overrides if override_key(o) not in known] for trial in trials]
+    varied = {override_key(o) for each in others for o in each if any(o not in other for other in others)}
     labels = [
-        " ".join([label, *(o.split(".")[-1] for o in each if _key(o) in varied)])
+        " ".join([label, *(o.split(".")[-1] for o in each if override_key(o) in varied)])
         for label, each in zip(labels, others, strict=True)
     ]
     counts, seen = Counter(labels), Counter[str]()

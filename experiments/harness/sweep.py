@@ -24,6 +24,7 @@ from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
+from lark.names import override_key
 from lark.output.run_summary import metrics_of
 from lark.pipeline.plan import fetched_plan, make_plan, wanted
 from lark.store.integrity import verify
@@ -134,15 +135,11 @@ class Sweep:
         return {}
 
 
-def _key(override: str) -> str:
-    return override.split("=", maxsplit=1)[0].lstrip("+~")
-
-
 def _is_elsewhere(override: str) -> bool:
     """Whether an override changes only file locations or the engine; the experiment is then still the
     paper's.
     """
-    key = _key(override)
+    key = override_key(override)
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
@@ -176,17 +173,17 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
             raise LarkError(
                 f"{argument}: expected key=value after the experiment's name, such as scale=paper."
             )
-        if _key(argument) == "experiment":
+        if override_key(argument) == "experiment":
             raise LarkError(
                 f"{argument}: the experiment is already {dashed(name)}; give the other name instead of it."
             )
-    said = {_key(as_hydra_reads([argument])[0]) for argument in arguments}
+    said = {override_key(as_hydra_reads([argument])[0]) for argument in arguments}
     arguments = as_hydra_reads([f"experiment={name}", *arguments])
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             parser = OverridesParser.create()
             single = [a for a in arguments if not parser.parse_override(a).is_sweep_override()]
-            if scale := next((a for a in arguments if _key(a) == "scale" and a not in single), None):
+            if scale := next((a for a in arguments if override_key(a) == "scale" and a not in single), None):
                 raise LarkError(f"{scale}: an experiment has one scale. Run the command once for each.")
             whole = compose("config", overrides=single, return_hydra_config=True)
             scales = list(whole.experiment.scales)
@@ -216,7 +213,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     ]
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
+    changed = tuple(
+        a for a in arguments if override_key(a) in said and override_key(a).split(".")[0] not in same
+    )
     launcher = OmegaConf.to_container(whole.hydra.launcher, resolve=False)
     assert isinstance(launcher, dict)
     settings = {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
