@@ -24,9 +24,9 @@ from lark.work.heartbeat import start_remote
 from lark.work.launch import JOB, read_job
 from lark.work.operation import Counts, Job, imported
 from lark.work.process import ROOT, for_actor
-from lark.work.sharding import Do, Done, InShards, Progress, Shard, Work
+from lark.work.sharding import Do, InShards, Progress, Shard, Work, WorkDone
 
-WHOLE = ".whole.json"
+UNDIVIDED_RESULT = ".whole.json"
 """Result of a function that is not divided, until the leader reads it."""
 
 Outcome = dict[str, Any]
@@ -37,13 +37,13 @@ def work_of(function: Callable[[Job], Counts], job: Job) -> Work:
     """The work of a function in shards; one shard if it cannot be divided."""
     if isinstance(function, InShards):
         return function.work(job)
-    file = job.folder / WHOLE
+    file = job.folder / UNDIVIDED_RESULT
 
     def do(shards: Sequence[Shard], progress: Progress) -> None:
         write_text(file, json.dumps(dict(function(replace(job, actor=""))), default=str))
         progress.update(1)
 
-    def counts(done: Done) -> Counts:
+    def counts(done: WorkDone) -> Counts:
         found = dict(json.loads(file.read_text(encoding="utf-8")))
         file.unlink()
         return found

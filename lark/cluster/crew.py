@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lark.cluster.actor import Actor, work_of
-from lark.cluster.dispatch import ATTEMPTS, Dispatch
+from lark.cluster.dispatch import SHARD_ATTEMPTS, Dispatch
 from lark.cluster.gang import run_together
 from lark.cluster.losses import Losses
 from lark.cluster.nodes import alive, connect, room
@@ -26,7 +26,7 @@ from lark.errors import LarkError
 from lark.work.failures import Failure, RemoteError
 from lark.work.heartbeat import REMOTE, Silent, Watch
 from lark.work.operation import Counts, Job, imported
-from lark.work.sharding import Bar, Done, Shard, Together, Work
+from lark.work.sharding import Bar, Shard, Together, Work, WorkDone
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class _Crew:
     def run(self) -> Counts:
         missing = self.work.missing(self.work.shards)
         if not missing:
-            return self.work.counts(Done())
+            return self.work.counts(WorkDone())
         self.queue = Dispatch(missing, self.work.many)
         sizes = {shard.name: shard.size for shard in missing}
         left, total = sum(sizes.values()), sum(shard.size for shard in self.work.shards)
@@ -100,7 +100,7 @@ class _Crew:
                     self._listen()
                 if self.losses.processes:
                     log.warning("%s", self.losses)
-                return self.work.counts(Done(left, bar.rate))
+                return self.work.counts(WorkDone(left, bar.rate))
         finally:
             self._close()
 
@@ -213,7 +213,7 @@ class _Crew:
 
     def _check_start(self, member: _Member, why: str) -> None:
         """Stop if many processes were lost before they had loaded what they need, and no other is left."""
-        if not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls:
+        if not member.loaded and self.started > 3 * SHARD_ATTEMPTS and not self.idle and not self.calls:
             raise LarkError(why)
 
     def _end(self, member: _Member) -> list[Shard]:

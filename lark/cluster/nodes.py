@@ -35,11 +35,11 @@ from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
-MODE, TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
+AUTH_MODE, AUTH_TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
-PATIENCE_SECONDS = 180
+CONNECT_SECONDS = 180
 """How long the start of a cluster, or the connection to one, may take."""
 ANSWER_SECONDS = 10
 """How long a TCP connection to a cluster may take."""
@@ -71,7 +71,7 @@ class Cluster:
     """Whether the run itself has started it. No other node can join it then."""
 
 
-LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+ALLOW_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local
 cluster does not listen.
 """
@@ -81,7 +81,7 @@ def settings() -> dict[str, str]:
     """Environment variables of processes that use Ray: authentication is on, unless the user has turned it
     off.
     """
-    return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
+    return {name: os.environ.get(name, value) for name, value in {**QUIET, AUTH_MODE: "token"}.items()}
 
 
 def address_of(hardware: Hardware) -> str | None:
@@ -112,7 +112,11 @@ def reach(address: str | None, outputs: Path) -> Cluster:
     require_ray()
     if address not in REACHED:
         if address is None:
-            os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
+            os.environ |= {
+                AUTH_MODE: "token",
+                AUTH_TOKEN: secrets.token_hex(32),
+                **ALLOW_LOOPBACK,
+            }  # workers inherit them
             log.info("cluster   starting Ray on this machine")
         else:
             log.info("cluster   connecting to Ray at %s", address)
@@ -145,7 +149,7 @@ def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     )  # fmt: skip
     atexit.register(_end, process)
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    ready, _, _ = select.select([process.stdout], [], [], CONNECT_SECONDS)
     line = process.stdout.readline() if ready else ""
     said: dict[str, Any] = (
         parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
@@ -162,7 +166,7 @@ def _refusal(address: str | None, why: str) -> str:
     return (
         f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something"
         " answers at this address, so the token may be wrong or missing: the cluster's token must be in"
-        f" {TOKEN} or ~/.ray/auth_token. Run this on a node of the cluster (docs/cluster.md)."
+        f" {AUTH_TOKEN} or ~/.ray/auth_token. Run this on a node of the cluster (docs/cluster.md)."
     )
 
 
@@ -268,7 +272,7 @@ def room(nodes: list[Node], cpus: int, gpus: int) -> int:
     return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
 
 
-def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
+def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Cluster:
     """Wait until a cluster answers and has this many nodes."""
     deadline = time.monotonic() + patience
     while True:

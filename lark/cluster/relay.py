@@ -7,7 +7,7 @@ import json
 import logging
 from pathlib import Path
 
-FILE = ".relay.jsonl"
+RELAY_FILE = ".relay.jsonl"
 
 
 class Relay(logging.Handler):
@@ -15,7 +15,7 @@ class Relay(logging.Handler):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
-        self.file = folder / FILE
+        self.file = folder / RELAY_FILE
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING and not record.name.startswith("lark"):
@@ -29,7 +29,7 @@ class Tail:
     """Reads the file as it grows."""
 
     def __init__(self, folder: Path) -> None:
-        self.file, self.read = folder / FILE, 0
+        self.file, self.read = folder / RELAY_FILE, 0
         self.close()
 
     def log(self, log: logging.Logger) -> None:

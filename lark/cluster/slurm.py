@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from lark.cluster.nodes import MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
+from lark.cluster.nodes import AUTH_MODE, AUTH_TOKEN, STORE_BYTES, Cluster, require_ray, settings, wait_for
 from lark.cluster.session import make_folder, ray_root, remove_folder
 from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
@@ -29,7 +29,7 @@ from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 600
+JOIN_SECONDS = 600
 """How long nodes wait for each other at the start."""
 
 
@@ -60,29 +60,29 @@ def lead(outputs: Path) -> Cluster:
     file, nodes = _file(outputs), job_nodes() or 1
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    os.environ[MODE], os.environ[TOKEN] = "token", secrets.token_hex(32)
+    os.environ[AUTH_MODE], os.environ[AUTH_TOKEN] = "token", secrets.token_hex(32)
     host, port = _own_address(), 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
     folder = make_folder()
     ray = _start(folder, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
     atexit.register(_end, ray, file, folder)
     draft = file.with_suffix(".part")
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as handle:
-        handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[TOKEN]}))
+        handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[AUTH_TOKEN]}))
     draft.replace(file)
     log.info("cluster   Ray on %d nodes of SLURM job %s", nodes, os.environ.get("SLURM_JOB_ID", "?"))
-    return replace(wait_for(f"{host}:{port}", nodes, PATIENCE_SECONDS), own=True)
+    return replace(wait_for(f"{host}:{port}", nodes, JOIN_SECONDS), own=True)
 
 
 def follow(outputs: Path) -> None:
     """Join the cluster of node 0, and stay until it has finished."""
     require_ray()
-    file, ray, deadline = _file(outputs), None, time.monotonic() + PATIENCE_SECONDS
+    file, ray, deadline = _file(outputs), None, time.monotonic() + JOIN_SECONDS
     folder = make_folder()
     try:
         while True:
             head = readable_object(file)
             if ray is None and head is not None:
-                os.environ[MODE], os.environ[TOKEN] = "token", str(head["token"])
+                os.environ[AUTH_MODE], os.environ[AUTH_TOKEN] = "token", str(head["token"])
                 host = str(head["address"]).rpartition(":")[0]
                 own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
                 ray = _start(folder, f"--address={head['address']}", *own)
@@ -91,7 +91,7 @@ def follow(outputs: Path) -> None:
             elif ray is not None and ray.poll() is not None:  # node 0 is not ready yet, or was lost
                 ray = None
             elif ray is not None:
-                deadline = time.monotonic() + PATIENCE_SECONDS
+                deadline = time.monotonic() + JOIN_SECONDS
             if time.monotonic() > deadline:
                 raise LarkError("Node 0 of this SLURM job does not answer: see its log.")
             time.sleep(1)

@@ -12,7 +12,7 @@ from lark.errors import LarkError
 
 LONGEST_SHOWN = 400
 """Characters of a path in a message."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_WRITTEN = ("PytorchStreamWriter failed writing", "inline_container.cc")
 """Parts of PyTorch's messages when it could not write a whole checkpoint. It does not say why: the disk was
 full.
@@ -81,8 +81,8 @@ def is_disk_full(error: Exception) -> bool:
     in the message.
     """
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in FULL
-    return any(part in str(error) for part in (*map(os.strerror, FULL), *NOT_WRITTEN))
+        return error.errno in FULL_DISK
+    return any(part in str(error) for part in (*map(os.strerror, FULL_DISK), *NOT_WRITTEN))
 
 
 def no_space(folder: Path) -> str:

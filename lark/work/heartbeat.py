@@ -164,7 +164,9 @@ class Silent:
         process = f"{name} (process id {self.number} on {self.host})"
         if self.stack:
             return f"{process} has waited for {lasted} without working"
-        return f"{process} has shown no sign of life for {lasted}: it is stopped, or its machine or disk hangs"
+        return (
+            f"{process} has shown no sign of life for {lasted}: it is stopped, or its machine or disk hangs"
+        )
 
 
 class Watch:

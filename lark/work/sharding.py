@@ -48,7 +48,7 @@ Do = Callable[[Sequence[Shard], Progress], None]
 
 
 @dataclass(frozen=True)
-class Done:
+class WorkDone:
     """What was done in this run."""
 
     size: float = 0.0
@@ -67,7 +67,7 @@ class Work:
     """Those of the given shards whose results do not exist yet, or are damaged."""
     load: Callable[[], contextlib.AbstractContextManager[Do]]
     """Loads what the work needs, such as a model. Called only if something is missing."""
-    counts: Callable[[Done], Counts]
+    counts: Callable[[WorkDone], Counts]
     """What the operation reports for the manifest."""
     describe: Callable[[Shard], str]
     """The trajectories or problems in a shard, for the message if it fails."""
@@ -90,12 +90,12 @@ class InShards:
         mine = deal(work.shards, job.world)[job.rank]
         missing = work.missing(mine)
         if not missing:
-            return dict(work.counts(Done()))
+            return dict(work.counts(WorkDone()))
         label = work.label if job.world == 1 else f"{work.label} (process 1 of {job.world})"
         total, left = (sum(shard.size for shard in some) for some in (mine, missing))
         with work.load() as do, Bar(work, label, total, total - left, hidden=not job.is_main) as bar:
             do(missing, bar)
-            return dict(work.counts(Done(left, bar.rate)))
+            return dict(work.counts(WorkDone(left, bar.rate)))
 
 
 def in_shards(work: Callable[[Job], Work]) -> InShards:

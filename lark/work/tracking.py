@@ -19,7 +19,7 @@ from lark.errors import LarkError
 from lark.reading.untrusted import parse_object
 
 log = logging.getLogger(__name__)
-POLL_SECONDS = 2.0
+FOLLOW_SECONDS = 2.0
 
 
 LONGEST_GROUP = 128
@@ -154,7 +154,7 @@ class Tracker:
         """Log new lines by step, not by file position: a resumed training rewrites the end of the file."""
         seen = -1
         while True:
-            last = stop.wait(POLL_SECONDS)
+            last = stop.wait(FOLLOW_SECONDS)
             if path.exists():
                 for line in path.read_bytes().splitlines(keepends=True):
                     values = _parsed(line)

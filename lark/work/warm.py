@@ -41,7 +41,7 @@ from lark.work.worker import leave, main
 log = logging.getLogger(__name__)
 
 FORK, BECOME = "fork", "become"
-PATIENCE_SECONDS, IDLE_SECONDS = 600, 30
+IMPORT_SECONDS, IDLE_SECONDS = 600, 30
 """Longest wait for a warm process that is still importing, and for one that does not use the processor: it
 may be stopped.
 """
@@ -98,7 +98,7 @@ class _Warm:
 
     def _answers(self) -> bool:
         """Wait for an answer, as long as the process works."""
-        used, since, end = None, time.monotonic(), time.monotonic() + PATIENCE_SECONDS
+        used, since, end = None, time.monotonic(), time.monotonic() + IMPORT_SECONDS
         while not select.select([self.connection], [], [], 0.5)[0]:
             if (now := processor_ticks(self.process.pid)) != used:
                 used, since = now, time.monotonic()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lark.cluster.nodes import LOCAL
+from lark.cluster.nodes import ALLOW_LOOPBACK
 from lark.cluster.session import make_folder, remove_folder
 from tests.conftest import ROOT
 
@@ -60,7 +60,7 @@ def client(address: str, token: str) -> dict[str, Any]:
     """The answer to a client of the cluster with some token."""
     env = {
         **os.environ,
-        **LOCAL,
+        **ALLOW_LOOPBACK,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "RAY_NUM_REDIS_GET_RETRIES": "2",
