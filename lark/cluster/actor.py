@@ -44,19 +44,28 @@ def work_of(function: Callable[[Job], Counts], job: Job) -> Work:
         progress.update(1)
 
     def counts(done: WorkDone) -> Counts:
-        found = dict(json.loads(file.read_text(encoding="utf-8")))
+        result = dict(json.loads(file.read_text(encoding="utf-8")))
         file.unlink()
-        return found
+        return result
 
     return Work(
-        [Shard("all")],
-        list,
-        lambda: contextlib.nullcontext(do),
-        counts,
-        lambda shard: "all of it",
-        job.operation,
-        "step",
+        shards=[Shard("all")],
+        missing=list,
+        load=lambda: contextlib.nullcontext(do),
+        counts=counts,
+        describe=lambda shard: "all of it",
+        label=job.operation,
+        unit="step",
     )
+
+
+def _check_shared(folder: Path) -> None:
+    """Refuse outputs that this node does not see."""
+    if not (folder / JOB).is_file():
+        raise LarkError(
+            f"{folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a"
+            " file system that all nodes of the cluster share."
+        )
 
 
 class Actor:
@@ -77,11 +86,7 @@ class Actor:
         with self._outcome() as outcome:
             prepare()
             log_to(level=logging.WARNING)
-            if not (self.folder / JOB).is_file():
-                raise LarkError(
-                    f"{self.folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a"
-                    " file system that all nodes of the cluster share."
-                )
+            _check_shared(self.folder)
             job, target = read_job(self.folder / JOB)
             start_remote(self.folder, name, job.config.hardware.silence, lambda: self.busy)
             os.environ.update(for_actor(job.machine, job.allocator, job.on_cpu))

@@ -20,7 +20,7 @@ from lark.cluster.actor import Actor, work_of
 from lark.cluster.dispatch import SHARD_ATTEMPTS, Dispatch
 from lark.cluster.gang import run_together
 from lark.cluster.losses import Losses
-from lark.cluster.nodes import alive, connect, room
+from lark.cluster.nodes import POLL_SECONDS, WAITING_SECONDS, alive, connect, room
 from lark.cluster.relay import Tail
 from lark.errors import LarkError
 from lark.work.failures import Failure, RemoteError
@@ -30,10 +30,6 @@ from lark.work.sharding import Bar, Shard, Together, Work, WorkDone
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-"""Time between two looks at which nodes there are."""
-WAITING_SECONDS = 60.0
-"""After this time without any actor, the log says what is awaited."""
 GONE = "its node has died"
 """A part of Ray's message."""
 
@@ -70,9 +66,10 @@ class _Crew:
         """What is being done: the reference of each call, and its actor."""
         self.idle: list[_Member] = []
         self.started = 0
-        self.said: set[str] = set()
+        self.logged: set[str] = set()
         self.losses = Losses()
-        self.watch, self.watched = Watch(job.folder, job.config.hardware.silence, REMOTE), time.monotonic()
+        self.watch = Watch(job.folder, job.config.hardware.silence, REMOTE)
+        self.watched = time.monotonic()
         self.tail = Tail(job.folder)
 
     def run(self) -> Counts:
@@ -90,7 +87,7 @@ class _Crew:
                     if any(member.loaded for member in [*self.idle, *self.calls.values()]):
                         waited = time.monotonic()
                     elif time.monotonic() - waited > WAITING_SECONDS:
-                        self._say(
+                        self._log_once(
                             f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
                             " shows what is free."
                         )
@@ -114,9 +111,9 @@ class _Crew:
             member.shards, member.since = self.queue.take(self.started_now + 1), time.monotonic()
             call = member.handle.run.remote([shard.name for shard in member.shards])
             self.calls[call] = member
-        wanted = self.job.machine.workers or room(alive(self.ray.nodes()), self.cpus, self.gpus)
+        limit = self.job.machine.workers or room(alive(self.ray.nodes()), self.cpus, self.gpus)
         loading = sum(not member.loaded for member in self.calls.values())
-        for _ in range(min(wanted - self.started_now, len(self.queue) - loading)):
+        for _ in range(min(limit - self.started_now, len(self.queue) - loading)):
             self._start()
 
     @property
@@ -141,7 +138,7 @@ class _Crew:
             self._lost(member, error)
             return []
         for warning in outcome["warnings"]:
-            self._say(warning)
+            self._log_once(warning)
         if "failure" in outcome:
             self._failed(member, Failure(**outcome["failure"]), outcome["trace"])
             return []
@@ -166,13 +163,9 @@ class _Crew:
         """Give the shards of an actor that has died to others: its process ended, or its node was lost."""
         gone = GONE in str(error) or isinstance(error, self.ray.exceptions.ActorUnavailableError)
         missing = self._end(member)
-        what = "a node" if gone else "a process"
-        log.warning(
-            "Lost %s of the cluster; %d of its %d shards go to others.",
-            what,
-            len(missing),
-            len(member.shards),
-        )
+        loss = "a node" if gone else "a process"
+        shards = len(member.shards)
+        log.warning("Lost %s of the cluster; %d of its %d shards go to others.", loss, len(missing), shards)
         if not gone:
             self._check_start(
                 member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}"
@@ -239,10 +232,10 @@ class _Crew:
         )
         raise RemoteError(replace(failure, message=text))
 
-    def _say(self, warning: str) -> None:
+    def _log_once(self, warning: str) -> None:
         """Log a warning once, however many actors have it."""
-        if warning not in self.said:
-            self.said.add(warning)
+        if warning not in self.logged:
+            self.logged.add(warning)
             log.warning("%s", warning)
 
     def _close(self) -> None:

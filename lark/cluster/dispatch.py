@@ -1,5 +1,4 @@
-"""Which shard goes to which worker next. Pure: crew.py asks it on a real cluster, and a simulation asks it
-for many GPUs.
+"""The queue of shards. Pure, so that the simulation of a cluster uses the same code as `crew.py`.
 
 Workers take shards from one queue, the costliest first, so that a slow worker or one that joins late takes
 fewer, and the last ones are small. A shard of a lost worker goes back to the front of the queue.

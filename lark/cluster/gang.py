@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 RESTARTS = 20
 """How often the processes are started again after losses."""
 TIMEOUT_SECONDS = 1800
-FAILED, FINISHED = ".gang-error.json", ".gang-result.json"
+FAILED = ".gang-error.json"
+FINISHED = ".gang-result.json"
 
 
 def run_together(ray: Any, job: Job, target: str) -> Counts:
@@ -67,7 +68,8 @@ def run_together(ray: Any, job: Job, target: str) -> Counts:
         raise
     finally:
         shutil.rmtree(job.folder / ".ray", ignore_errors=True)
-        described, counts = (_read(job.folder / file) for file in (FAILED, FINISHED))
+        described = _read(job.folder / FAILED)
+        counts = _read(job.folder / FINISHED)
         for file in (FAILED, FINISHED):
             (job.folder / file).unlink(missing_ok=True)
     if counts is None and described is not None:
@@ -114,9 +116,8 @@ def _process(config: dict[str, str]) -> None:
     try:
         counts = imported(target)(replace(job, rank=rank, world=world))
     except Exception as error:
-        if not _is_final(
-            _read(folder / FAILED)
-        ):  # when one process fails, the others fail because they lose it
+        # When one process fails, the others fail because they lose it.
+        if not _is_final(_read(folder / FAILED)):
             write_text(folder / FAILED, json.dumps(failure_of(error, folder).to_dict()))
         raise
     if rank == 0:

@@ -29,18 +29,25 @@ from typing import Any
 from lark.config import Hardware
 from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
+from lark.printing import counted
 from lark.reading.untrusted import parse_object
 from lark.work.machine import Machine, pinned
 from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
-AUTH_MODE, AUTH_TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
+AUTH_MODE = "RAY_AUTH_MODE"
+AUTH_TOKEN = "RAY_AUTH_TOKEN"
+ADDRESS = "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
 CONNECT_SECONDS = 180
 """How long the start of a cluster, or the connection to one, may take."""
+POLL_SECONDS = 1.0
+"""Time between two looks at which nodes there are."""
+WAITING_SECONDS = 60.0
+"""After this time without room for a process, the log says what is awaited."""
 ANSWER_SECONDS = 10
 """How long a TCP connection to a cluster may take."""
 QUIET = {
@@ -143,21 +150,27 @@ def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "lark.cluster.session", *arguments], env=env, cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "lark.cluster.session", *arguments],
+        env=env,
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-    )  # fmt: skip
+    )
     atexit.register(_end, process)
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], CONNECT_SECONDS)
     line = process.stdout.readline() if ready else ""
-    said: dict[str, Any] = (
-        parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
-    )
-    if "error" in said:
+    answer: dict[str, Any] = {"error": "it does not answer"}
+    if line.strip():
+        answer = parse_object(line.encode(), "Ray")
+    if "error" in answer:
         _end(process)
-        raise LarkError(_refusal(address, str(said["error"])))
-    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]), own=address is None)
+        raise LarkError(_refusal(address, str(answer["error"])))
+    nodes = tuple(Node(**node) for node in answer["nodes"])
+    return Cluster(answer["address"], nodes, own=address is None)
 
 
 def _refusal(address: str | None, why: str) -> str:
@@ -172,7 +185,8 @@ def _refusal(address: str | None, why: str) -> str:
 
 def _setting(address: str) -> str:
     """The setting that an address comes from."""
-    return f"{ADDRESS if os.environ.get(ADDRESS) == address else 'hardware.address'}={address}"
+    name = ADDRESS if os.environ.get(ADDRESS) == address else "hardware.address"
+    return f"{name}={address}"
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -217,13 +231,13 @@ def _require_room(nodes: list[Node], machine: Machine) -> None:
     """
     there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
     if machine.world > there:
-        key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
-        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (
-            " and a GPU" if machine.device == "cuda" else ""
-        )
+        setting = f"workers={machine.workers}" if machine.workers else f"processes={machine.processes}"
+        needs = counted(machine.threads, "CPU")
+        if machine.device == "cuda":
+            needs += " and a GPU"
         raise LarkError(
-            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world}"
-            f" processes, with {each} each, and no node can join it. Use fewer processes or a smaller"
+            f"hardware.{setting}: this run's own Ray cluster has room for {there} of {machine.world}"
+            f" processes, with {needs} each, and no node can join it. Use fewer processes or a smaller"
             " hardware.threads, or give the hardware.address of a larger cluster."
         )
 
@@ -263,13 +277,20 @@ def _shorten(ray: Any) -> None:
 
 def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
     """The nodes of `ray.nodes()` that can work."""
-    found = [node["Resources"] for node in nodes if node["Alive"]]
-    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in found]
+    usable = [node["Resources"] for node in nodes if node["Alive"]]
+    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in usable]
 
 
 def room(nodes: list[Node], cpus: int, gpus: int) -> int:
     """How many processes the nodes have room for, given what each needs."""
     return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
+
+
+def _too_few_nodes(cluster: Cluster, nodes: int, patience: float) -> LarkError:
+    there = len(cluster.nodes)
+    return LarkError(
+        f"The Ray cluster at {cluster.address} has {there} of {nodes} nodes after {patience:.0f} s."
+    )
 
 
 def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Cluster:
@@ -286,8 +307,5 @@ def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Clu
             if len(cluster.nodes) >= nodes:
                 return cluster
             if late:
-                raise LarkError(
-                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after"
-                    f" {patience:.0f} s."
-                )
+                raise _too_few_nodes(cluster, nodes, patience)
         time.sleep(2)

@@ -57,11 +57,14 @@ def _node() -> int:
 def lead(outputs: Path) -> Cluster:
     """Start Ray on node 0 and wait for the other nodes. It ends with this process."""
     require_ray()
-    file, nodes = _file(outputs), job_nodes() or 1
+    file = _file(outputs)
+    nodes = job_nodes() or 1
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    os.environ[AUTH_MODE], os.environ[AUTH_TOKEN] = "token", secrets.token_hex(32)
-    host, port = _own_address(), 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
+    os.environ |= {AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)}
+    host = _own_address()
+    # By the job, so that two jobs on one node do not meet.
+    port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
     folder = make_folder()
     ray = _start(folder, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
     atexit.register(_end, ray, file, folder)
@@ -76,16 +79,16 @@ def lead(outputs: Path) -> Cluster:
 def follow(outputs: Path) -> None:
     """Join the cluster of node 0, and stay until it has finished."""
     require_ray()
-    file, ray, deadline = _file(outputs), None, time.monotonic() + JOIN_SECONDS
+    file = _file(outputs)
+    ray = None
+    deadline = time.monotonic() + JOIN_SECONDS
     folder = make_folder()
     try:
         while True:
             head = readable_object(file)
             if ray is None and head is not None:
-                os.environ[AUTH_MODE], os.environ[AUTH_TOKEN] = "token", str(head["token"])
-                host = str(head["address"]).rpartition(":")[0]
-                own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
-                ray = _start(folder, f"--address={head['address']}", *own)
+                os.environ |= {AUTH_MODE: "token", AUTH_TOKEN: str(head["token"])}
+                ray = _join(folder, str(head["address"]))
             elif ray is not None and not file.exists():
                 return
             elif ray is not None and ray.poll() is not None:  # node 0 is not ready yet, or was lost
@@ -101,6 +104,13 @@ def follow(outputs: Path) -> None:
         remove_folder(folder)
 
 
+def _join(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    """Join the cluster at an address. Several nodes on one machine share its loopback address."""
+    host = address.rpartition(":")[0]
+    loopback = [f"--node-ip-address={host}"] if host.startswith("127.") else []
+    return _start(folder, f"--address={address}", *loopback)
+
+
 def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     """Start Ray's processes on this node. They end with the process that is returned.
 
@@ -113,16 +123,8 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     ]
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    command = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--block",
-        "--disable-usage-stats",
-        *limits,
-    ]
-    command += [f"--temp-dir={ray_root(folder)}", *arguments]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    command += [*limits, f"--temp-dir={ray_root(folder)}", *arguments]
     return subprocess.Popen(
         command,
         env=env,

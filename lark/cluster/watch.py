@@ -15,16 +15,13 @@ import threading
 import time
 from typing import Any
 
-from lark.cluster.nodes import alive, room
+from lark.cluster.nodes import POLL_SECONDS, WAITING_SECONDS, alive, room
 from lark.cluster.relay import Tail
 from lark.work.heartbeat import REMOTE, Watch
 from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-WAITING_SECONDS = 60.0
-"""After this time without room for the processes, the log says so."""
 COORDINATOR = "AutoscalingCoordinator"
 """Name and namespace of Ray's actor."""
 HEALTH = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
@@ -70,9 +67,8 @@ class GangWatch:
                         silent,
                     )
                     self.watch.forget(silent.name)
-            with contextlib.suppress(
-                Exception
-            ):  # of Ray, if its connection is lost: training itself reports that
+            # Of Ray, if its connection is lost: training itself reports that.
+            with contextlib.suppress(Exception):
                 self._look(self.ray.nodes())
 
     def _look(self, listed: list[dict[str, Any]]) -> None:
@@ -102,9 +98,8 @@ class GangWatch:
 
     def _coordinate(self, forget: bool = False) -> None:
         """Let Ray's coordinator look at the nodes again; `forget`: without the reservations that it has."""
-        with contextlib.suppress(
-            Exception
-        ):  # it does not exist before the first training, and is not part of Ray's interface
+        # It does not exist before the first training, and is not part of Ray's interface.
+        with contextlib.suppress(Exception):
             actor = self.ray.get_actor(COORDINATOR, namespace=COORDINATOR)
             if forget:
                 self.ray.kill(actor, no_restart=False)

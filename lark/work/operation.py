@@ -106,6 +106,8 @@ class Operation:
     in workers. How the work can be divided is declared with the function: `in_shards`, `together`
     (lark/work/sharding.py), or not at all.
     """
+
+    # Where it runs.
     processes: Literal["one", "all", "sharing"] = "all"
     """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs
     can hold one model.
@@ -116,32 +118,32 @@ class Operation:
     """Whether it needs no GPU, wherever it runs."""
     allocator: str = ""
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
-    collect: Callable[[Job, Counts], Counts] | None = None
-    """Called in this process when all workers are done: merges their shards. Returns the counts, with its
-    own added.
-    """
+
+    # Functions that the pipeline calls in its own process, in this order. Each is optional.
     fetch: Callable[[Config], bool] | None = None
-    """Called before the plan is final: downloads inputs whose content is part of fingerprints. Returns
-    whether any were missing.
+    """Before the plan is final: downloads inputs whose content is part of fingerprints. Returns whether any
+    were missing.
     """
     check: Callable[[Config, Machine], None] | None = None
-    """Called before anything runs: checks packages, files and settings. Raises LarkError."""
+    """Before anything runs: checks packages, files and settings. Raises LarkError."""
     preview: Callable[[Config, Mapping[str, Path]], None] | None = None
-    """Called as soon as its first input exists, long before it runs: finds errors that this input shows.
-    Raises LarkError.
-    """
-    notice: Callable[[Config, Counts, bool], None] | None = None
-    """Called afterwards: logs what the user should know. The last argument: whether it was made in this
-    run.
+    """As soon as its first input exists, long before it runs: finds errors that this input shows. Raises
+    LarkError.
     """
     forget: Callable[[Path], None] | None = None
-    """Called before it is forced: deletes what is kept outside the artifact's folder."""
-    card: Callable[[Path, Counts], str] | None = None
-    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be
-    edited.
-    """
+    """Before it is forced: deletes what is kept outside the artifact's folder."""
     curve: str = ""
-    """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
+    """While it runs: a JSON-lines file in its folder that is mirrored to W&B."""
+    collect: Callable[[Job, Counts], Counts] | None = None
+    """When all workers are done: merges their shards. Returns the counts, with its own added."""
+    card: Callable[[Path, Counts], str] | None = None
+    """Afterwards: the text of a README.md that describes its artifact to others. Not part of the artifact:
+    it can be edited.
+    """
+    notice: Callable[[Config, Counts, bool], None] | None = None
+    """Afterwards: logs what the user should know. The last argument: whether it was made in this run."""
+
+    # For the planner.
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None
     """Cost of a step: FLOPs, seconds, memory, disk; None if the size of its model is unknown. Without a
     function: negligible.

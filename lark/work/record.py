@@ -52,8 +52,10 @@ class Record:
 
     def end(self, error: BaseException | None) -> None:
         """The run is over. An interruption (Ctrl-C) is an error without a message."""
-        said = None if error is None else redact(str(error))[:LONGEST_ERROR] or type(error).__name__
-        self._write(event="end", error=said)
+        reason = None
+        if error is not None:
+            reason = redact(str(error))[:LONGEST_ERROR] or type(error).__name__
+        self._write(event="end", error=reason)
 
     def _write(self, **values: Any) -> None:
         line = json.dumps({"run": self.run, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values})
