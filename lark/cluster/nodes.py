@@ -12,12 +12,10 @@ except through Ray.
 
 import atexit
 import contextlib
-import importlib.util
 import logging
 import os
 import secrets
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -26,19 +24,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lark.cluster.checks import (
+    ADDRESS,
+    AUTH_TOKEN,
+    no_such_device,
+    refusal,
+    require_answer,
+    require_ray,
+    require_room,
+    too_few_nodes,
+)
 from lark.config import Hardware
 from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
-from lark.printing import counted
 from lark.reading.untrusted import parse_object
-from lark.work.machine import Machine, pinned
+from lark.work.machine import Machine
 from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
 AUTH_MODE = "RAY_AUTH_MODE"
-AUTH_TOKEN = "RAY_AUTH_TOKEN"
-ADDRESS = "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
@@ -48,8 +53,6 @@ POLL_SECONDS = 1.0
 """Time between two looks at which nodes there are."""
 WAITING_SECONDS = 60.0
 """After this time without room for a process, the log says what is awaited."""
-ANSWER_SECONDS = 10
-"""How long a TCP connection to a cluster may take."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -103,11 +106,6 @@ def address_of(hardware: Hardware) -> str | None:
     return named
 
 
-def require_ray() -> None:
-    if importlib.util.find_spec("ray") is None:
-        raise LarkError(f"hardware=ray needs Ray, which is not installed: pip install {pinned('ray')}.")
-
-
 REACHED: dict[str | None, Cluster] = {}
 """By address. This process has one local cluster at most, because it has one token."""
 
@@ -132,21 +130,9 @@ def reach(address: str | None, outputs: Path) -> Cluster:
     return REACHED[address]
 
 
-def _require_answer(address: str) -> None:
-    """Refuse an address at which nothing listens. Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-    except OSError as error:
-        raise LarkError(
-            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and"
-            " that the cluster is running and can be reached from this machine (docs/cluster.md)."
-        ) from error
-
-
 def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     if address is not None:
-        _require_answer(address)
+        require_answer(address)
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
@@ -168,25 +154,9 @@ def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
         answer = parse_object(line.encode(), "Ray")
     if "error" in answer:
         _end(process)
-        raise LarkError(_refusal(address, str(answer["error"])))
+        raise LarkError(refusal(address, str(answer["error"])))
     nodes = tuple(Node(**node) for node in answer["nodes"])
     return Cluster(answer["address"], nodes, own=address is None)
-
-
-def _refusal(address: str | None, why: str) -> str:
-    if address is None:
-        return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
-    return (
-        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something"
-        " answers at this address, so the token may be wrong or missing: the cluster's token must be in"
-        f" {AUTH_TOKEN} or ~/.ray/auth_token. Run this on a node of the cluster (docs/cluster.md)."
-    )
-
-
-def _setting(address: str) -> str:
-    """The setting that an address comes from."""
-    name = ADDRESS if os.environ.get(ADDRESS) == address else "hardware.address"
-    return f"{name}={address}"
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -211,7 +181,7 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
         device = "cuda" if any(node.gpus for node in cluster.nodes) else "cpu"
     nodes = [node for node in cluster.nodes if (node.gpus if device == "cuda" else node.cpus)]
     if not nodes:
-        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has one.")
+        raise no_such_device(device, cluster.address)
     cpus = min(node.cpus for node in nodes)
     if device == "cpu":
         threads = threads or max(1, cpus // (processes or 1))
@@ -221,25 +191,9 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
         threads = threads or max(1, cpus // processes)
     machine = Machine(device, processes, len(nodes), threads, cluster.address, workers)
     if cluster.own:
-        _require_room(nodes, machine)
+        there = room(nodes, threads, 1 if device == "cuda" else 0)
+        require_room(there, machine)
     return machine
-
-
-def _require_room(nodes: list[Node], machine: Machine) -> None:
-    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes
-    forever.
-    """
-    there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
-    if machine.world > there:
-        setting = f"workers={machine.workers}" if machine.workers else f"processes={machine.processes}"
-        needs = counted(machine.threads, "CPU")
-        if machine.device == "cuda":
-            needs += " and a GPU"
-        raise LarkError(
-            f"hardware.{setting}: this run's own Ray cluster has room for {there} of {machine.world}"
-            f" processes, with {needs} each, and no node can join it. Use fewer processes or a smaller"
-            " hardware.threads, or give the hardware.address of a larger cluster."
-        )
 
 
 def connect(address: str) -> Any:
@@ -252,7 +206,7 @@ def connect(address: str) -> Any:
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of several types, and RuntimeError if the token is refused
-        raise LarkError(_refusal(address, first_line(error))) from error
+        raise LarkError(refusal(address, first_line(error))) from error
     # Its threads abort the process if one of them is busy then. The cluster ends what a process has started
     # when that ends.
     atexit.unregister(ray.shutdown)
@@ -286,13 +240,6 @@ def room(nodes: list[Node], cpus: int, gpus: int) -> int:
     return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
 
 
-def _too_few_nodes(cluster: Cluster, nodes: int, patience: float) -> LarkError:
-    there = len(cluster.nodes)
-    return LarkError(
-        f"The Ray cluster at {cluster.address} has {there} of {nodes} nodes after {patience:.0f} s."
-    )
-
-
 def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Cluster:
     """Wait until a cluster answers and has this many nodes."""
     deadline = time.monotonic() + patience
@@ -307,5 +254,5 @@ def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Clu
             if len(cluster.nodes) >= nodes:
                 return cluster
             if late:
-                raise _too_few_nodes(cluster, nodes, patience)
+                raise too_few_nodes(address, len(cluster.nodes), nodes, patience)
         time.sleep(2)

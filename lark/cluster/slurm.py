@@ -20,7 +20,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from lark.cluster.nodes import AUTH_MODE, AUTH_TOKEN, STORE_BYTES, Cluster, require_ray, settings, wait_for
+from lark.cluster.checks import AUTH_TOKEN, require_ray
+from lark.cluster.nodes import AUTH_MODE, STORE_BYTES, Cluster, settings, wait_for
 from lark.cluster.session import make_folder, ray_root, remove_folder
 from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
