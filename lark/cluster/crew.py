@@ -77,29 +77,33 @@ class _Crew:
         if not missing:
             return self.work.counts(WorkDone())
         self.queue = Dispatch(missing, self.work.many)
-        sizes = {shard.name: shard.size for shard in missing}
-        left, total = sum(sizes.values()), sum(shard.size for shard in self.work.shards)
+        remaining = sum(shard.size for shard in missing)
+        total = max(remaining, sum(shard.size for shard in self.work.shards))
         try:
-            with Bar(self.work, self.work.label, max(total, left), max(total, left) - left) as bar:
-                waited = time.monotonic()
-                while self.queue or any(member.shards for member in self.calls.values()):
-                    self._fill()
-                    if any(member.loaded for member in [*self.idle, *self.calls.values()]):
-                        waited = time.monotonic()
-                    elif time.monotonic() - waited > WAITING_SECONDS:
-                        self._log_once(
-                            f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
-                            " shows what is free."
-                        )
-                    ready, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
-                    for call in ready:
-                        bar.update(sum(sizes[shard.name] for shard in self._heard(call)))
-                    self._listen()
+            with Bar(self.work, self.work.label, total, total - remaining) as bar:
+                self._work_off(bar)
                 if self.losses.processes:
                     log.warning("%s", self.losses)
-                return self.work.counts(WorkDone(left, bar.rate))
+                return self.work.counts(WorkDone(remaining, bar.rate))
         finally:
             self._close()
+
+    def _work_off(self, bar: Bar) -> None:
+        """Give out shards until all are done."""
+        ready_at = time.monotonic()
+        while self.queue or any(member.shards for member in self.calls.values()):
+            self._fill()
+            if any(member.loaded for member in [*self.idle, *self.calls.values()]):
+                ready_at = time.monotonic()
+            elif time.monotonic() - ready_at > WAITING_SECONDS:
+                self._log_once(
+                    f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
+                    " shows what is free."
+                )
+            ended, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
+            for call in ended:
+                bar.update(sum(shard.size for shard in self._heard(call)))
+            self._listen()
 
     def _room(self) -> str:
         return f"{self.gpus} GPU and {self.cpus} CPU" if self.gpus else f"{self.cpus} CPU"

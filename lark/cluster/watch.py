@@ -74,23 +74,29 @@ class GangWatch:
     def _look(self, listed: list[dict[str, Any]]) -> None:
         """Compare the nodes with those seen before."""
         nodes = {node["NodeID"] for node in listed if node["Alive"]}
-        elastic, machine = self.job.config.hardware.elastic, self.job.machine
         if self.nodes is not None and nodes != self.nodes:
-            if lost := len(self.nodes - nodes):
+            lost = len(self.nodes - nodes)
+            if lost:
                 log.warning("Lost %d of %d nodes of the cluster.", lost, len(self.nodes))
-            if elastic:
+            if self.job.config.hardware.elastic:
                 self._coordinate()
         self.nodes = nodes
-        there = room(alive(listed), machine.threads, 1 if machine.device == "cuda" else 0)
+        machine = self.job.machine
+        self._check_room(room(alive(listed), machine.threads, 1 if machine.device == "cuda" else 0))
+
+    def _check_room(self, there: int) -> None:
+        """Warn once if there has been too little room for a while: training waits without a word."""
         if there >= self.fewest:
             self.short_since = None
         elif self.short_since is None:
             self.short_since = time.monotonic()
         elif time.monotonic() - self.short_since > WAITING_SECONDS:
             self.short_since = float("inf")  # once
+            elastic = self.job.config.hardware.elastic
             hint = "" if elastic else " With hardware.elastic=true it would continue with fewer."
             log.warning(
-                "Training needs room for %d processes; the cluster has room for %d. It waits for nodes to join.%s",
+                "Training needs room for %d processes; the cluster has room for %d. It waits for nodes to"
+                " join.%s",
                 self.fewest,
                 there,
                 hint,

@@ -25,7 +25,8 @@ RUN = """
 import json, os, sys
 from pathlib import Path
 from lark.cluster.nodes import reach
-print(json.dumps({"address": reach(None, Path(sys.argv[1])).address, "token": os.environ["RAY_AUTH_TOKEN"]}), flush=True)
+address = reach(None, Path(sys.argv[1])).address
+print(json.dumps({"address": address, "token": os.environ["RAY_AUTH_TOKEN"]}), flush=True)
 sys.stdin.read()
 sys.exit("the run fails")
 """
