@@ -39,7 +39,7 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not
+    """True if memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not
     every process has it.
     """
     if isinstance(error, MemoryError):

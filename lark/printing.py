@@ -1,4 +1,4 @@
-"""What is printed or logged: control characters are shown as escapes, and credentials are redacted.
+"""Text for terminals and logs: control characters are shown as escapes, and credentials are redacted.
 
 Names of teachers, ids of questions and paths come from files that other people wrote. Printed as they are,
 they could move the cursor, change colours, or reverse the direction of a line.

@@ -30,7 +30,7 @@ UNDIVIDED_RESULT = ".whole.json"
 """Result of a function that is not divided, until the leader reads it."""
 
 Outcome = dict[str, Any]
-"""What an actor returns: `warnings`, and `failure` (of `Failure`) with its `trace` if it failed."""
+"""The answer of an actor: `warnings`, and `failure` (of `Failure`) with its `trace` if it failed."""
 
 
 def work_of(function: Callable[[Job], Counts], job: Job) -> Work:
@@ -78,7 +78,7 @@ class Actor:
         self.folder = Path()
         self.busy = False
         self.alone = False
-        """Whether it does all of the work, so that its messages are the step's and are passed on at once."""
+        """True if it does all of the work, so that its messages are the step's and are passed on at once."""
 
     def load(self, folder: str, name: str) -> Outcome:
         """Load what the work in this folder needs."""

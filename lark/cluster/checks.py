@@ -1,4 +1,4 @@
-"""What a Ray cluster must satisfy: it is installed, it answers, and it has room."""
+"""Requirements on a Ray cluster: it is installed, it answers, and it has room."""
 
 import importlib.util
 import os

@@ -63,7 +63,7 @@ class _Crew:
         self.gpus = 0 if job.on_cpu or job.machine.device == "cpu" else max(1, job.gpus)
         self.cpus = job.machine.threads * max(1, self.gpus)
         self.calls: dict[Any, _Member] = {}
-        """What is being done: the reference of each call, and its actor."""
+        """Calls under way: the reference of each call, and its actor."""
         self.idle: list[_Member] = []
         self.started = 0
         self.logged: set[str] = set()

@@ -145,7 +145,7 @@ def _process(config: dict[str, str]) -> None:
 
 
 def _is_final(failure: dict[str, Any] | None) -> bool:
-    """Whether an error would occur again, unlike the loss of a process."""
+    """True if an error would occur again, unlike the loss of a process."""
     return failure is not None and (failure["expected"] or failure["memory"] is not None)
 
 

@@ -65,7 +65,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Node:
-    """What Ray may use of a machine."""
+    """The resources of a machine that Ray may use."""
 
     cpus: int
     gpus: int
@@ -78,7 +78,7 @@ class Cluster:
     address: str
     nodes: tuple[Node, ...]
     own: bool = False
-    """Whether the run itself has started it. No other node can join it then."""
+    """True if the run itself has started it. No other node can join it then."""
 
 
 ALLOW_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}

@@ -35,12 +35,12 @@ JOIN_SECONDS = 600
 
 
 def several_nodes() -> bool:
-    """Whether this process belongs to a SLURM job of several nodes."""
+    """True if this process belongs to a SLURM job of several nodes."""
     return (job_nodes() or 1) > 1
 
 
 def is_follower() -> bool:
-    """Whether this is a node of such a job other than node 0."""
+    """True if this is a node of such a job other than node 0."""
     return several_nodes() and _node() > 0
 
 

@@ -1,4 +1,4 @@
-"""What the store refuses: outputs that cannot be written, locks that cannot be removed, and manifests of
+"""Refusals of the store: outputs that cannot be written, locks that cannot be removed, and manifests of
 another shape.
 """
 

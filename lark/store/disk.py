@@ -76,7 +76,7 @@ def disk_error(error: BaseException, folder: Path) -> str | None:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk is full. Libraries in other languages (safetensors, Arrow, PyTorch) report it only
+    """True if the disk is full. Libraries in other languages (safetensors, Arrow, PyTorch) report it only
     in the message.
     """
     if isinstance(error, OSError) and error.errno is not None:

@@ -27,7 +27,7 @@ NO_STAMP: FileStamp = (0, 0, "")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact's manifest records. Without a readable manifest, every field is empty."""
+    """The record of how an artifact was made. Without a readable manifest, every field is empty."""
 
     status: str = ""
     """started, failed, finished or damaged."""

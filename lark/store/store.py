@@ -60,7 +60,7 @@ Builder = Callable[[list[Path]], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Kind:
-    """What an artifact is: scores, a selection, a checkpoint. Declared next to the code that makes it."""
+    """A kind of artifact: scores, a selection, a checkpoint. Declared next to the code that makes it."""
 
     name: str
     """Also the name of the folder below outputs."""
@@ -123,7 +123,7 @@ class Store:
         return manifest if manifest.fingerprint in ("", artifact.fingerprint) else Manifest()
 
     def state(self, artifact: Artifact) -> State:
-        """Whether the artifact can be used as it is. A finished one whose files were damaged counts as
+        """How far the artifact is. A finished one whose files were damaged counts as
         started.
         """
         if not self.path(artifact).is_dir():

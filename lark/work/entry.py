@@ -1,4 +1,4 @@
-"""What every command shares: errors are sentences, files are not writable for everyone, and a bug leaves a
+"""The entry of every command: errors are sentences, files are not writable for everyone, and a bug leaves a
 report.
 
 Each entry point (`run.py`, `python -m lark.export`, …) calls its main function with `run_main`.

@@ -11,11 +11,11 @@ from lark.store.disk import disk_error
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong in a worker."""
+    """An error of a worker."""
 
     message: str
     expected: bool
-    """Whether the message is a sentence for the user."""
+    """True if the message is a sentence for the user."""
     memory: str | None = None
     """The amount that could not be allocated, if memory was exhausted; empty if it is not known."""
 

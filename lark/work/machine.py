@@ -1,5 +1,5 @@
-"""What this machine has (devices, memory, packages), and what the `hardware` settings mean on it. Imports
-no model code.
+"""This machine: its devices, memory and packages, and the `hardware` settings resolved for it. Imports no
+model code.
 """
 
 import importlib.util
@@ -42,14 +42,14 @@ class Machine:
     workers: int = 0
     """Processes on the whole cluster. 0: as many as its nodes have."""
     elsewhere: bool = False
-    """Whether this is a plan for GPUs of another machine, whose packages are unknown."""
+    """True if this is a plan for GPUs of another machine, whose packages are unknown."""
 
     @property
     def world(self) -> int:
         return self.workers or self.processes * self.nodes
 
     def lacks(self, module: str) -> bool:
-        """Whether a package, given by its import name, is known to be missing."""
+        """True if a package, given by its import name, is known to be missing."""
         return not self.elsewhere and importlib.util.find_spec(module) is None
 
 
@@ -119,7 +119,9 @@ def memory_gib(device: str) -> float:
 
 def usable_cores() -> int:
     """Number of CPU cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     return max(1, cores // share())
 
 
@@ -129,9 +131,7 @@ def share() -> int:
 
 
 def claim(trial: int) -> bool:
-    """Whether this process is to run a trial of its sweep: true for the first of those that share the
-    sweep.
-    """
+    """Claim a trial of a sweep for this process. Of those that share the sweep, the first succeeds."""
     folder = os.environ.get(CLAIMS)
     if folder is None:
         return True
@@ -160,10 +160,18 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
     if here and device == "cuda":
         _require_gpus(hardware.name, processes, gpus)
     threads = hardware.threads or max(1, usable_cores() // processes)
-    nodes = 1 if here else ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
-    cluster = "" if here or (hardware.cluster == "none" or nodes == 1) else PLANNED
+    nodes = 1
+    if not here:
+        nodes = ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
+    has_cluster = nodes > 1 and hardware.cluster != "none"
     return Machine(
-        device, processes, nodes, threads, cluster, hardware.workers, elsewhere=device == "cuda" and not gpus
+        device,
+        processes,
+        nodes,
+        threads,
+        cluster=PLANNED if has_cluster else "",
+        workers=hardware.workers,
+        elsewhere=device == "cuda" and not gpus,
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
 
 Counts = Mapping[str, Any]
-"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
+"""The numbers that a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
 labels.
 """
 Settings = Mapping[str, Any]
@@ -38,7 +38,7 @@ def imported(target: str) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """What the code of an operation is asked to do. The same in this process and in workers."""
+    """One request to the code of an operation. The same in this process and in workers."""
 
     operation: str
     folder: Path
@@ -56,7 +56,7 @@ class Job:
     gpus: int = 1
     """GPUs per process. 0: every process sees the GPUs of all, and uses the one of its local rank."""
     on_cpu: bool = False
-    """Whether it needs no GPU (`Operation.on_cpu`)."""
+    """True if it needs no GPU (`Operation.on_cpu`)."""
     allocator: str = ""
     """Settings of PyTorch's GPU memory allocator (`Operation.allocator`)."""
     rank: int = 0
@@ -115,7 +115,7 @@ class Operation:
     gpus: Callable[[Config], int] = _one_gpu
     """GPUs per process (see `Job.gpus`)."""
     on_cpu: bool = False
-    """Whether it needs no GPU, wherever it runs."""
+    """True if it needs no GPU, wherever it runs."""
     allocator: str = ""
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
 
@@ -182,7 +182,7 @@ class Step:
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = False
-    """Whether each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
+    """True if each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
 
     @property
     def stage(self) -> str:
@@ -199,7 +199,7 @@ class Step:
         return (self.operation.name, *(artifact.fingerprint for artifact in self.artifacts))
 
     def makes(self, kind: Kind) -> bool:
-        """Whether it makes artifacts of this kind."""
+        """True if it makes artifacts of this kind."""
         return any(artifact.kind == kind for artifact in self.artifacts)
 
     @cached_property

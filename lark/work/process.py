@@ -1,4 +1,4 @@
-"""What a worker process gets from its parent: environment variables, and that it ends with it."""
+"""The environment variables of a worker process, and its end with its parent."""
 
 import ctypes
 import os

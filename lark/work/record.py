@@ -32,7 +32,7 @@ class Record:
         self.run = f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{os.getpid()}"
 
     def start(self, typed: Sequence[str], steps: Sequence[Step]) -> None:
-        """What was typed, and the steps that are planned."""
+        """Record the settings that were typed, and the planned steps."""
         plan = [
             {"step": step.title, "stage": step.stage, "artifacts": _folders(step.artifacts)} for step in steps
         ]

@@ -166,7 +166,7 @@ class Tracker:
 
     @property
     def already_tracked(self) -> bool:
-        """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has
+        """True if a run that produced nothing new can skip W&B: it has no group, or its group already has
         it.
         """
         group = self.config.tracking.group
