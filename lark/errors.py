@@ -5,9 +5,7 @@ from pathlib import Path
 
 
 class LarkError(Exception):
-    """An error for the user: what is wrong, where, and what to do. Shown without a stack trace; exit code
-    1.
-    """
+    """An error for the user: what is wrong, where, and what to do. Shown without a stack trace."""
 
 
 class WorkerMemoryError(LarkError):
@@ -21,7 +19,8 @@ class DamagedError(LarkError):
 
     def __init__(self, message: str, folder: Path) -> None:
         super().__init__(f"{message} Run the command that made it again to rebuild it.")
-        self.what, self.folder = message, folder
+        self.what = message
+        self.folder = folder
 
 
 def first_line(error: BaseException) -> str:
@@ -31,7 +30,8 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".: ")
+    count = 2 if lines[0].endswith(":") else 1
+    return " ".join(lines[:count]).rstrip(".: ")
 
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -39,18 +39,18 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not
+    """True if memory, on the host or on a GPU, was exhausted. PyTorch's own types are not compared: not
     every process has it.
     """
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY)
-    )
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in NO_MEMORY)
 
 
 def requested_memory(error: BaseException) -> str:
     """The amount that could not be allocated, such as `2.00 GiB`; empty if the error does not state it."""
-    found = re.search(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+) (\w+)", str(error))
-    if found is None:
+    match = re.search(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+) (\w+)", str(error))
+    if match is None:
         return ""
-    amount, unit = found.groups()
+    amount, unit = match.groups()
     return f"{int(amount) / 2**20:,.0f} MiB" if unit == "bytes" else f"{amount} {unit}"

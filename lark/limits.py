@@ -14,19 +14,21 @@ PAGE = resource.getpagesize()
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float, said: str) -> Iterator[None]:
-    """Raise LarkError(said) if the body takes longer.
+def time_limit(seconds: float, sentence: str) -> Iterator[None]:
+    """Raise LarkError(sentence) if the body takes longer.
 
     Regular expressions and templates check for signals while they run. Only the main thread can be
     interrupted this way, and only one limit can be in force: other threads, and bodies within another
     limit, are not limited.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+    is_main = threading.current_thread() is threading.main_thread()
+    has_limit = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    if has_limit or not is_main:
         yield
         return
 
     def stop(number: int, frame: object) -> None:
-        raise LarkError(said)
+        raise LarkError(sentence)
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

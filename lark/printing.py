@@ -1,4 +1,4 @@
-"""What is printed or logged: control characters are shown as escapes, and credentials are redacted.
+"""Text for terminals and logs: control characters are shown as escapes, and credentials are redacted.
 
 Names of teachers, ids of questions and paths come from files that other people wrote. Printed as they are,
 they could move the cursor, change colours, or reverse the direction of a line.
@@ -6,14 +6,15 @@ they could move the cursor, change colours, or reverse the direction of a line.
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from lark.secrets import redact
 
 Row = Sequence[str]
 """Cells of a table."""
-KEPT = frozenset("\n\t\u00a0")
+LAYOUT = frozenset("\n\t\u00a0")
+"""Characters that are not printable and do no harm."""
 
 
 def visible(text: str, lines: bool = True) -> str:
@@ -22,7 +23,7 @@ def visible(text: str, lines: bool = True) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or (lines and c in KEPT) else _escaped(c) for c in text)
+    return "".join(c if c.isprintable() or (lines and c in LAYOUT) else _escaped(c) for c in text)
 
 
 def _escaped(character: str) -> str:
@@ -39,19 +40,25 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """The first names of a list, and how many more there are: `a, b and 7 more`."""
+    every = list(names)
+    more = f" and {len(every) - limit:,} more" if len(every) > limit else ""
+    return (", ".join(every[:limit]) or "none") + more
+
+
 def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
     """A table for the terminal. Columns from index `right` on are right-aligned."""
-    header, rows = _printable(header), [_printable(row) for row in rows]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [_printable(row) for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = ["─" * width for width in widths]
 
-    def line(row: Row) -> str:
-        cells = [
-            cell.ljust(w) if i < right else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
+    def aligned(row: Row) -> str:
+        left = [cell.ljust(width) for cell, width in zip(row[:right], widths, strict=False)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[right:], widths[right:], strict=True)]
+        return "  ".join([*left, *numbers]).rstrip()
 
-    return "\n".join([line(header), line(["─" * w for w in widths]), *map(line, rows)])
+    return "\n".join(map(aligned, [lines[0], rule, *lines[1:]]))
 
 
 def _printable(row: Row) -> list[str]:

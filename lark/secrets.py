@@ -11,12 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-NAME = re.compile(
-    r"(?:^|_)(?:TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|ACCESS_KEY|ACCESS_KEY_ID|PRIVATE_KEY)(?:_|$)",
+SECRET_VARIABLE = re.compile(
+    r"(?:^|_)(?:TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?"
+    r"|ACCESS_KEY|ACCESS_KEY_ID|PRIVATE_KEY)(?:_|$)",
     re.IGNORECASE,
 )
 """Names of environment variables that hold credentials: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-SHORTEST = 8
+SHORTEST_SECRET = 8
 """Shorter values of such variables are not treated as secrets: they would be found in ordinary words."""
 PATTERNS = re.compile(
     r"""\bhf_[A-Za-z0-9]{16,}                                   # Hugging Face
@@ -34,7 +35,7 @@ PATTERNS = re.compile(
 
 def redact(text: str) -> str:
     """The text with every credential replaced by a mark that names it."""
-    for value, name in _known(_environment()):
+    for value, name in _secrets(_environment()):
         text = text.replace(value, f"<{name}>")
     return PATTERNS.sub("<redacted>", text)
 
@@ -49,23 +50,24 @@ class Redactor:
     may be in the next one.
     """
 
-    LONGEST = 1 << 16
+    LONGEST_WORD = 1 << 16
     """Bytes of a word that are held back. A longer one is not a credential."""
 
     def __init__(self) -> None:
         self.held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """What can be shown after this piece. Without a piece, the output has ended."""
+        """The output that can be shown after this piece. Without a piece, the output has ended."""
         data = self.held + piece
-        end = len(data) - len(re.split(rb"\s", data)[-1]) if piece and len(data) < self.LONGEST else len(data)
-        data, self.held = data[:end], data[end:]
-        return redact_bytes(data)
+        self.held = b""
+        if piece and len(data) < self.LONGEST_WORD:
+            self.held = re.split(rb"\s", data)[-1]
+        return redact_bytes(data[: len(data) - len(self.held)])
 
 
 def find(text: str) -> str | None:
-    """What kind of credential a text contains, or None."""
-    for value, name in _known(_environment()):
+    """The kind of credential that a text contains, or None."""
+    for value, name in _secrets(_environment()):
         if value in text:
             return f"the value of the environment variable {name}"
     return "a token or a password" if PATTERNS.search(text) else None
@@ -73,8 +75,10 @@ def find(text: str) -> str | None:
 
 def settings_with_secrets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """The keys of settings that contain a credential, and what it is."""
-    if isinstance(value, str) and (what := find(value)) is not None:
-        yield key, what
+    if isinstance(value, str):
+        kind = find(value)
+        if kind is not None:
+            yield key, kind
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from settings_with_secrets(str(name), key)
@@ -84,31 +88,28 @@ def settings_with_secrets(value: Any, key: str = "") -> Iterator[tuple[str, str]
             yield from settings_with_secrets(item, key)
 
 
-def secret_refused(key: str, what: str) -> str:
+def secret_refused(key: str, kind: str) -> str:
     return (
-        f"{key}: the setting contains {what}. Settings are saved with the results, so remove it; libraries"
+        f"{key}: the setting contains {kind}. Settings are saved with the results, so remove it; libraries"
         " read credentials from environment variables such as HF_TOKEN and WANDB_API_KEY, or from their own"
         " login (`hf auth login`, `wandb login`)."
     )
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in os.environ.items() if NAME.search(name))
+    return tuple((name, value) for name, value in os.environ.items() if SECRET_VARIABLE.search(name))
 
 
 @lru_cache(8)
-def _known(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+def _secrets(variables: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     """Values of variables that hold credentials, the longest first. Paths of files are not credentials."""
-    found = {
-        value.strip(): name
-        for name, value in variables
-        if len(value.strip()) >= SHORTEST and not _is_path(name, value)
-    }
-    return sorted(found.items(), key=lambda pair: -len(pair[0]))
+    names = {value.strip(): name for name, value in variables if not _is_path(name, value)}
+    pairs = [(value, name) for value, name in names.items() if len(value) >= SHORTEST_SECRET]
+    return sorted(pairs, key=lambda pair: -len(pair[0]))
 
 
 def _is_path(name: str, value: str) -> bool:
-    """Whether a variable names a file. A key may start with a slash too: those of Amazon are random
+    """True if a variable names a file. A key may start with a slash too: those of Amazon are random
     characters of base64.
     """
     named = name.upper().endswith(("_PATH", "_FILE", "_DIR"))

@@ -21,7 +21,7 @@ from lark.config import Pool, from_dict
 from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.limits import time_limit
-from lark.names import LONGEST, file_name
+from lark.names import LONGEST_NAME, file_name
 from lark.pool.read import box_answer, read
 from lark.store.store import Artifact, Checksums, Kind, Store, checksum, write_text
 from lark.work.entry import run_main
@@ -167,7 +167,7 @@ def test_a_name_is_one_part_of_a_path(name: str, tmp_path: Path) -> None:
         and len(f"{found}-0123456789ab".encode()) < 255
         and found not in ("", ".", "..")
     )
-    assert found.isprintable() and len(found.encode()) <= LONGEST
+    assert found.isprintable() and len(found.encode()) <= LONGEST_NAME
     (tmp_path / found).mkdir()
     assert found == name or found != file_name(f"{name}.")
 

@@ -15,11 +15,11 @@ from itertools import combinations
 from pathlib import Path
 
 from experiments.harness import checks
-from experiments.harness.sweep import Sweep, Trial, setting_key
+from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
-from lark.names import is_demo
+from lark.names import is_demo, override_key
 from lark.pipeline.plan import make_plan
 from lark.printing import counted
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
@@ -169,8 +169,8 @@ class Contest:
     def command(self, entrant: Entrant) -> str:
         """The command of a run with an entrant's settings on the whole pool."""
         overrides = _for_a_run(entrant.trial.overrides)
-        varied = {setting_key(override) for override in overrides}
-        shared = [a for a in _for_a_run(self.sweep.arguments) if setting_key(a) not in varied]
+        varied = {override_key(override) for override in overrides}
+        shared = [a for a in _for_a_run(self.sweep.arguments) if override_key(a) not in varied]
         words = ["python", "run.py", *shared, *overrides]
         pool = self.config.pool
         # A student may come with a smaller pool.questions (student=smollm2), which the full run must lift.
@@ -182,12 +182,12 @@ class Contest:
 
 def _for_a_run(arguments: Sequence[str]) -> list[str]:
     """The settings that also apply to a single run."""
-    return [argument for argument in arguments if setting_key(argument).split(".")[0] not in ELSEWHERE]
+    return [argument for argument in arguments if override_key(argument).split(".")[0] not in ELSEWHERE]
 
 
 def typed_keys(sweep: Sweep) -> list[str]:
     """The settings that the user typed."""
-    return [setting_key(argument) for argument in sweep.arguments]
+    return [override_key(argument) for argument in sweep.arguments]
 
 
 def _seeded(method: Method, seed: int) -> Method:
@@ -230,7 +230,7 @@ def _reversed(sweep: Sweep) -> list[Trial]:
         reverse = not trial.config.method.reverse
         config = replace(trial.config, method=replace(trial.config.method, reverse=reverse))
         if trial.config.method.name in names and config not in configs:
-            overrides = [o for o in trial.overrides if setting_key(o) != "method.reverse"]
+            overrides = [o for o in trial.overrides if override_key(o) != "method.reverse"]
             overrides.append(f"method.reverse={str(reverse).lower()}")
             trials.append(Trial(tuple(overrides), config, trial.plan))
     return trials
@@ -245,7 +245,7 @@ def _names(trials: Sequence[Trial]) -> list[str]:
         words = [trial.config.method.title]
         if several_budgets:
             words.append(f"B={trial.config.budget.size}")
-        words += [override.split(".")[-1] for override in trial.overrides if setting_key(override) in varied]
+        words += [override.split(".")[-1] for override in trial.overrides if override_key(override) in varied]
         labels.append(" ".join(words))
     counts = Counter(labels)
     numbers = Counter[str]()
@@ -259,5 +259,5 @@ def _names(trials: Sequence[Trial]) -> list[str]:
 def _varied(trials: Sequence[Trial]) -> set[str]:
     """Settings that are not the same in all trials, and that the label does not contain anyway."""
     counts = Counter(override for trial in trials for override in set(trial.overrides))
-    varied = {setting_key(override) for override, count in counts.items() if count < len(trials)}
+    varied = {override_key(override) for override, count in counts.items() if count < len(trials)}
     return varied - {"method", "budget.size", "student", "method.reverse"}

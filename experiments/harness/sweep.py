@@ -25,6 +25,7 @@ from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
+from lark.names import override_key
 from lark.output.run_summary import metrics_of
 from lark.pipeline.plan import fetched_plan, make_plan, wanted
 from lark.store.integrity import verify
@@ -122,15 +123,11 @@ class Sweep:
         return metrics
 
 
-def setting_key(override: str) -> str:
-    return override.split("=", maxsplit=1)[0].lstrip("+~")
-
-
 def _is_elsewhere(override: str) -> bool:
     """True if an override changes only file locations or the engine; the experiment is then still the
     paper's.
     """
-    key = setting_key(override)
+    key = override_key(override)
     return key.endswith(".path") or key == "pool.format" or key.split(".")[0] == "engine"
 
 
@@ -159,8 +156,8 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     conf.register()
     for argument in arguments:
         checks.is_a_setting(argument)
-        checks.names_no_experiment(argument, setting_key(argument), dashed(name))
-    typed = {setting_key(as_hydra_reads([argument])[0]) for argument in arguments}
+        checks.names_no_experiment(argument, override_key(argument), dashed(name))
+    typed = {override_key(as_hydra_reads([argument])[0]) for argument in arguments}
     settings = as_hydra_reads([f"experiment={name}", *arguments])
     try:
         whole, batch, configs = _composed(name, settings)
@@ -176,11 +173,11 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
         trials.append(Trial(varied, config, tuple(make(config, checksums, elsewhere=True))))
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    changed = [setting for setting in settings if setting_key(setting) in typed]
+    changed = [setting for setting in settings if override_key(setting) in typed]
     return Sweep(
         name=name,
         scale=whole.scale,
-        overrides=tuple(s for s in changed if setting_key(s).split(".")[0] not in same),
+        overrides=tuple(s for s in changed if override_key(s).split(".")[0] not in same),
         trials=tuple(trials),
         store=Store(configs[0].outputs_path),
         arguments=tuple(settings[1:]),

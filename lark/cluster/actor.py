@@ -24,39 +24,48 @@ from lark.work.heartbeat import start_remote
 from lark.work.launch import JOB, read_job
 from lark.work.operation import Counts, Job, imported
 from lark.work.process import ROOT, for_actor
-from lark.work.sharding import Do, Done, InShards, Progress, Shard, Work
+from lark.work.sharding import Do, InShards, Progress, Shard, Work, WorkDone
 
-WHOLE = ".whole.json"
+UNDIVIDED_RESULT = ".whole.json"
 """Result of a function that is not divided, until the leader reads it."""
 
 Outcome = dict[str, Any]
-"""What an actor returns: `warnings`, and `failure` (of `Failure`) with its `trace` if it failed."""
+"""The answer of an actor: `warnings`, and `failure` (of `Failure`) with its `trace` if it failed."""
 
 
 def work_of(function: Callable[[Job], Counts], job: Job) -> Work:
     """The work of a function in shards; one shard if it cannot be divided."""
     if isinstance(function, InShards):
         return function.work(job)
-    file = job.folder / WHOLE
+    file = job.folder / UNDIVIDED_RESULT
 
     def do(shards: Sequence[Shard], progress: Progress) -> None:
         write_text(file, json.dumps(dict(function(replace(job, actor=""))), default=str))
         progress.update(1)
 
-    def counts(done: Done) -> Counts:
-        found = dict(json.loads(file.read_text(encoding="utf-8")))
+    def counts(done: WorkDone) -> Counts:
+        result = dict(json.loads(file.read_text(encoding="utf-8")))
         file.unlink()
-        return found
+        return result
 
     return Work(
-        [Shard("all")],
-        list,
-        lambda: contextlib.nullcontext(do),
-        counts,
-        lambda shard: "all of it",
-        job.operation,
-        "step",
+        shards=[Shard("all")],
+        missing=list,
+        load=lambda: contextlib.nullcontext(do),
+        counts=counts,
+        describe=lambda shard: "all of it",
+        label=job.operation,
+        unit="step",
     )
+
+
+def _check_shared(folder: Path) -> None:
+    """Refuse outputs that this node does not see."""
+    if not (folder / JOB).is_file():
+        raise LarkError(
+            f"{folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a"
+            " file system that all nodes of the cluster share."
+        )
 
 
 class Actor:
@@ -69,7 +78,7 @@ class Actor:
         self.folder = Path()
         self.busy = False
         self.alone = False
-        """Whether it does all of the work, so that its messages are the step's and are passed on at once."""
+        """True if it does all of the work, so that its messages are the step's and are passed on at once."""
 
     def load(self, folder: str, name: str) -> Outcome:
         """Load what the work in this folder needs."""
@@ -77,11 +86,7 @@ class Actor:
         with self._outcome() as outcome:
             prepare()
             log_to(level=logging.WARNING)
-            if not (self.folder / JOB).is_file():
-                raise LarkError(
-                    f"{self.folder} is not visible on {socket.gethostname()}: `outputs` must be a folder on a"
-                    " file system that all nodes of the cluster share."
-                )
+            _check_shared(self.folder)
             job, target = read_job(self.folder / JOB)
             start_remote(self.folder, name, job.config.hardware.silence, lambda: self.busy)
             os.environ.update(for_actor(job.machine, job.allocator, job.on_cpu))

@@ -17,23 +17,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lark.cluster.actor import Actor, work_of
-from lark.cluster.dispatch import ATTEMPTS, Dispatch
+from lark.cluster.dispatch import SHARD_ATTEMPTS, Dispatch
 from lark.cluster.gang import run_together
 from lark.cluster.losses import Losses
-from lark.cluster.nodes import alive, connect, room
+from lark.cluster.nodes import POLL_SECONDS, WAITING_SECONDS, alive, connect, room
 from lark.cluster.relay import Tail
 from lark.errors import LarkError
 from lark.work.failures import Failure, RemoteError
 from lark.work.heartbeat import REMOTE, Silent, Watch
 from lark.work.operation import Counts, Job, imported
-from lark.work.sharding import Bar, Done, Shard, Together, Work
+from lark.work.sharding import Bar, Shard, Together, Work, WorkDone
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-"""Time between two looks at which nodes there are."""
-WAITING_SECONDS = 60.0
-"""After this time without any actor, the log says what is awaited."""
 GONE = "its node has died"
 """A part of Ray's message."""
 
@@ -67,42 +63,47 @@ class _Crew:
         self.gpus = 0 if job.on_cpu or job.machine.device == "cpu" else max(1, job.gpus)
         self.cpus = job.machine.threads * max(1, self.gpus)
         self.calls: dict[Any, _Member] = {}
-        """What is being done: the reference of each call, and its actor."""
+        """Calls under way: the reference of each call, and its actor."""
         self.idle: list[_Member] = []
         self.started = 0
-        self.said: set[str] = set()
+        self.logged: set[str] = set()
         self.losses = Losses()
-        self.watch, self.watched = Watch(job.folder, job.config.hardware.silence, REMOTE), time.monotonic()
+        self.watch = Watch(job.folder, job.config.hardware.silence, REMOTE)
+        self.watched = time.monotonic()
         self.tail = Tail(job.folder)
 
     def run(self) -> Counts:
         missing = self.work.missing(self.work.shards)
         if not missing:
-            return self.work.counts(Done())
+            return self.work.counts(WorkDone())
         self.queue = Dispatch(missing, self.work.many)
-        sizes = {shard.name: shard.size for shard in missing}
-        left, total = sum(sizes.values()), sum(shard.size for shard in self.work.shards)
+        remaining = sum(shard.size for shard in missing)
+        total = max(remaining, sum(shard.size for shard in self.work.shards))
         try:
-            with Bar(self.work, self.work.label, max(total, left), max(total, left) - left) as bar:
-                waited = time.monotonic()
-                while self.queue or any(member.shards for member in self.calls.values()):
-                    self._fill()
-                    if any(member.loaded for member in [*self.idle, *self.calls.values()]):
-                        waited = time.monotonic()
-                    elif time.monotonic() - waited > WAITING_SECONDS:
-                        self._say(
-                            f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
-                            " shows what is free."
-                        )
-                    ready, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
-                    for call in ready:
-                        bar.update(sum(sizes[shard.name] for shard in self._heard(call)))
-                    self._listen()
+            with Bar(self.work, self.work.label, total, total - remaining) as bar:
+                self._work_off(bar)
                 if self.losses.processes:
                     log.warning("%s", self.losses)
-                return self.work.counts(Done(left, bar.rate))
+                return self.work.counts(WorkDone(remaining, bar.rate))
         finally:
             self._close()
+
+    def _work_off(self, bar: Bar) -> None:
+        """Give out shards until all are done."""
+        ready_at = time.monotonic()
+        while self.queue or any(member.shards for member in self.calls.values()):
+            self._fill()
+            if any(member.loaded for member in [*self.idle, *self.calls.values()]):
+                ready_at = time.monotonic()
+            elif time.monotonic() - ready_at > WAITING_SECONDS:
+                self._log_once(
+                    f"No process on the cluster is ready yet. Each needs {self._room()}; `ray status`"
+                    " shows what is free."
+                )
+            ended, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=POLL_SECONDS)
+            for call in ended:
+                bar.update(sum(shard.size for shard in self._heard(call)))
+            self._listen()
 
     def _room(self) -> str:
         return f"{self.gpus} GPU and {self.cpus} CPU" if self.gpus else f"{self.cpus} CPU"
@@ -114,9 +115,9 @@ class _Crew:
             member.shards, member.since = self.queue.take(self.started_now + 1), time.monotonic()
             call = member.handle.run.remote([shard.name for shard in member.shards])
             self.calls[call] = member
-        wanted = self.job.machine.workers or room(alive(self.ray.nodes()), self.cpus, self.gpus)
+        limit = self.job.machine.workers or room(alive(self.ray.nodes()), self.cpus, self.gpus)
         loading = sum(not member.loaded for member in self.calls.values())
-        for _ in range(min(wanted - self.started_now, len(self.queue) - loading)):
+        for _ in range(min(limit - self.started_now, len(self.queue) - loading)):
             self._start()
 
     @property
@@ -141,7 +142,7 @@ class _Crew:
             self._lost(member, error)
             return []
         for warning in outcome["warnings"]:
-            self._say(warning)
+            self._log_once(warning)
         if "failure" in outcome:
             self._failed(member, Failure(**outcome["failure"]), outcome["trace"])
             return []
@@ -166,13 +167,9 @@ class _Crew:
         """Give the shards of an actor that has died to others: its process ended, or its node was lost."""
         gone = GONE in str(error) or isinstance(error, self.ray.exceptions.ActorUnavailableError)
         missing = self._end(member)
-        what = "a node" if gone else "a process"
-        log.warning(
-            "Lost %s of the cluster; %d of its %d shards go to others.",
-            what,
-            len(missing),
-            len(member.shards),
-        )
+        loss = "a node" if gone else "a process"
+        shards = len(member.shards)
+        log.warning("Lost %s of the cluster; %d of its %d shards go to others.", loss, len(missing), shards)
         if not gone:
             self._check_start(
                 member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}"
@@ -213,7 +210,7 @@ class _Crew:
 
     def _check_start(self, member: _Member, why: str) -> None:
         """Stop if many processes were lost before they had loaded what they need, and no other is left."""
-        if not member.loaded and self.started > 3 * ATTEMPTS and not self.idle and not self.calls:
+        if not member.loaded and self.started > 3 * SHARD_ATTEMPTS and not self.idle and not self.calls:
             raise LarkError(why)
 
     def _end(self, member: _Member) -> list[Shard]:
@@ -239,10 +236,10 @@ class _Crew:
         )
         raise RemoteError(replace(failure, message=text))
 
-    def _say(self, warning: str) -> None:
+    def _log_once(self, warning: str) -> None:
         """Log a warning once, however many actors have it."""
-        if warning not in self.said:
-            self.said.add(warning)
+        if warning not in self.logged:
+            self.logged.add(warning)
             log.warning("%s", warning)
 
     def _close(self) -> None:

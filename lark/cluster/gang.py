@@ -33,50 +33,72 @@ log = logging.getLogger(__name__)
 RESTARTS = 20
 """How often the processes are started again after losses."""
 TIMEOUT_SECONDS = 1800
-FAILED, FINISHED = ".gang-error.json", ".gang-result.json"
+FAILED = ".gang-error.json"
+FINISHED = ".gang-result.json"
 
 
 def run_together(ray: Any, job: Job, target: str) -> Counts:
     """Run the job's function in processes on the cluster; return its result."""
+    _clear(job.folder)
+    fewest = least(job) if job.config.hardware.elastic else job.machine.world
+    trainer = _trainer(job)
+    try:
+        with GangWatch(ray, job, fewest):
+            trainer.fit()
+    except Exception as error:  # Ray Train's own types differ between its versions
+        described = _read(job.folder / FAILED)
+        if described is None:
+            raise
+        raise RemoteError(Failure(**described)) from error
+    else:
+        return _result(job.folder)
+    finally:
+        shutil.rmtree(job.folder / ".ray", ignore_errors=True)
+        _clear(job.folder)
+
+
+def _clear(folder: Path) -> None:
+    for file in (FAILED, FINISHED):
+        (folder / file).unlink(missing_ok=True)
+
+
+def _trainer(job: Job) -> Any:
+    """Ray's trainer, which places the processes and starts them again after losses."""
     from ray import train  # noqa: PLC0415  # an optional package
     from ray.train import torch  # noqa: PLC0415
 
     machine = job.machine
-    for stale in (FAILED, FINISHED):
-        (job.folder / stale).unlink(missing_ok=True)
-    gpu = machine.device == "cuda"
-    resources = {"CPU": float(machine.threads), **({"GPU": 1.0} if gpu else {})}
+    has_gpu = machine.device == "cuda"
+    resources = {"CPU": float(machine.threads)}
+    if has_gpu:
+        resources["GPU"] = 1.0
     workers = (least(job), machine.world) if job.config.hardware.elastic else machine.world
-    trainer = torch.TorchTrainer(
+    return torch.TorchTrainer(
         _process,
         train_loop_config={"folder": str(job.folder)},
-        torch_config=torch.TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=TIMEOUT_SECONDS),
-        scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
+        torch_config=torch.TorchConfig(backend="nccl" if has_gpu else "gloo", timeout_s=TIMEOUT_SECONDS),
+        scaling_config=train.ScalingConfig(
+            num_workers=workers, use_gpu=has_gpu, resources_per_worker=resources
+        ),
         run_config=train.RunConfig(
             name="ray",
             storage_path=str(job.folder / ".ray"),
             failure_config=train.FailureConfig(max_failures=RESTARTS),
         ),
     )
-    try:
-        with GangWatch(ray, job, least(job) if job.config.hardware.elastic else machine.world):
-            trainer.fit()
-    except Exception as error:  # Ray Train's own types differ between its versions
-        if (described := _read(job.folder / FAILED)) is not None:
-            raise RemoteError(Failure(**described)) from error
-        raise
-    finally:
-        shutil.rmtree(job.folder / ".ray", ignore_errors=True)
-        described, counts = (_read(job.folder / file) for file in (FAILED, FINISHED))
-        for file in (FAILED, FINISHED):
-            (job.folder / file).unlink(missing_ok=True)
-    if counts is None and described is not None:
+
+
+def _result(folder: Path) -> Counts:
+    """The result that the processes have left. After a final error they end without one."""
+    counts = _read(folder / FINISHED)
+    if counts is not None:
+        return counts
+    described = _read(folder / FAILED)
+    if described is not None:
         raise RemoteError(Failure(**described))
-    if counts is None:
-        raise LarkError(
-            f"{job.folder}: the processes on the cluster have ended without a result. Run the same command again."
-        )
-    return counts
+    raise LarkError(
+        f"{folder}: the processes on the cluster have ended without a result. Run the same command again."
+    )
 
 
 def least(job: Job) -> int:
@@ -114,9 +136,8 @@ def _process(config: dict[str, str]) -> None:
     try:
         counts = imported(target)(replace(job, rank=rank, world=world))
     except Exception as error:
-        if not _is_final(
-            _read(folder / FAILED)
-        ):  # when one process fails, the others fail because they lose it
+        # When one process fails, the others fail because they lose it.
+        if not _is_final(_read(folder / FAILED)):
             write_text(folder / FAILED, json.dumps(failure_of(error, folder).to_dict()))
         raise
     if rank == 0:
@@ -124,7 +145,7 @@ def _process(config: dict[str, str]) -> None:
 
 
 def _is_final(failure: dict[str, Any] | None) -> bool:
-    """Whether an error would occur again, unlike the loss of a process."""
+    """True if an error would occur again, unlike the loss of a process."""
     return failure is not None and (failure["expected"] or failure["memory"] is not None)
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from lark.printing import counted
+
 
 @dataclass
 class Losses:
@@ -28,10 +30,11 @@ class Losses:
             self.shards += missing
 
     def __str__(self) -> str:
-        lost = f"{self.processes} process{'es' if self.processes > 1 else ''} of the cluster"
+        several = self.processes > 1
+        processes = f"{self.processes} processes" if several else f"{self.processes} process"
+        pronoun = "them" if several else "it"
         share = self.lost / self.spent if self.spent else 0.0
         return (
-            f"Lost {lost}, and with {'them' if self.processes > 1 else 'it'} {self.lost:.1f} s of"
-            f" {self.spent:.1f} s of work ({share:.1%}), on {self.shards}"
-            f" shard{'' if self.shards == 1 else 's'} that others did again."
+            f"Lost {processes} of the cluster, and with {pronoun} {self.lost:.1f} s of {self.spent:.1f} s of"
+            f" work ({share:.1%}), on {counted(self.shards, 'shard')} that others did again."
         )

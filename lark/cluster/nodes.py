@@ -12,12 +12,10 @@ except through Ray.
 
 import atexit
 import contextlib
-import importlib.util
 import logging
 import os
 import secrets
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -26,23 +24,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lark.cluster.checks import (
+    ADDRESS,
+    AUTH_TOKEN,
+    no_such_device,
+    refusal,
+    require_answer,
+    require_ray,
+    require_room,
+    too_few_nodes,
+)
 from lark.config import Hardware
 from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
-from lark.work.machine import Machine, pinned
+from lark.work.machine import Machine
 from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
-MODE, TOKEN, ADDRESS = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"
+AUTH_MODE = "RAY_AUTH_MODE"
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 """Ray's object store. Shards are files; only their names pass through Ray."""
-PATIENCE_SECONDS = 180
+CONNECT_SECONDS = 180
 """How long the start of a cluster, or the connection to one, may take."""
-ANSWER_SECONDS = 10
-"""How long a TCP connection to a cluster may take."""
+POLL_SECONDS = 1.0
+"""Time between two looks at which nodes there are."""
+WAITING_SECONDS = 60.0
+"""After this time without room for a process, the log says what is awaited."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -55,7 +65,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Node:
-    """What Ray may use of a machine."""
+    """The resources of a machine that Ray may use."""
 
     cpus: int
     gpus: int
@@ -68,10 +78,10 @@ class Cluster:
     address: str
     nodes: tuple[Node, ...]
     own: bool = False
-    """Whether the run itself has started it. No other node can join it then."""
+    """True if the run itself has started it. No other node can join it then."""
 
 
-LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+ALLOW_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Lets Ray use a loopback address. Otherwise it replaces the address by the machine's own, at which a local
 cluster does not listen.
 """
@@ -81,7 +91,7 @@ def settings() -> dict[str, str]:
     """Environment variables of processes that use Ray: authentication is on, unless the user has turned it
     off.
     """
-    return {name: os.environ.get(name, value) for name, value in {**QUIET, MODE: "token"}.items()}
+    return {name: os.environ.get(name, value) for name, value in {**QUIET, AUTH_MODE: "token"}.items()}
 
 
 def address_of(hardware: Hardware) -> str | None:
@@ -96,11 +106,6 @@ def address_of(hardware: Hardware) -> str | None:
     return named
 
 
-def require_ray() -> None:
-    if importlib.util.find_spec("ray") is None:
-        raise LarkError(f"hardware=ray needs Ray, which is not installed: pip install {pinned('ray')}.")
-
-
 REACHED: dict[str | None, Cluster] = {}
 """By address. This process has one local cluster at most, because it has one token."""
 
@@ -112,7 +117,11 @@ def reach(address: str | None, outputs: Path) -> Cluster:
     require_ray()
     if address not in REACHED:
         if address is None:
-            os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32), **LOCAL}  # workers inherit them
+            os.environ |= {
+                AUTH_MODE: "token",
+                AUTH_TOKEN: secrets.token_hex(32),
+                **ALLOW_LOOPBACK,
+            }  # workers inherit them
             log.info("cluster   starting Ray on this machine")
         else:
             log.info("cluster   connecting to Ray at %s", address)
@@ -121,54 +130,33 @@ def reach(address: str | None, outputs: Path) -> Cluster:
     return REACHED[address]
 
 
-def _require_answer(address: str) -> None:
-    """Refuse an address at which nothing listens. Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-    except OSError as error:
-        raise LarkError(
-            f"{_setting(address)}: nothing answers there ({error.strerror or error}). Check the address, and"
-            " that the cluster is running and can be reached from this machine (docs/cluster.md)."
-        ) from error
-
-
 def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     if address is not None:
-        _require_answer(address)
+        require_answer(address)
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "lark.cluster.session", *arguments], env=env, cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "lark.cluster.session", *arguments],
+        env=env,
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
-    )  # fmt: skip
+    )
     atexit.register(_end, process)
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    ready, _, _ = select.select([process.stdout], [], [], CONNECT_SECONDS)
     line = process.stdout.readline() if ready else ""
-    said: dict[str, Any] = (
-        parse_object(line.encode(), "Ray") if line.strip() else {"error": "it does not answer"}
-    )
-    if "error" in said:
+    answer: dict[str, Any] = {"error": "it does not answer"}
+    if line.strip():
+        answer = parse_object(line.encode(), "Ray")
+    if "error" in answer:
         _end(process)
-        raise LarkError(_refusal(address, str(said["error"])))
-    return Cluster(said["address"], tuple(Node(**node) for node in said["nodes"]), own=address is None)
-
-
-def _refusal(address: str | None, why: str) -> str:
-    if address is None:
-        return f"Ray cannot be started on this machine ({why}). Use hardware=auto, which needs no Ray."
-    return (
-        f"{_setting(address)}: the Ray cluster cannot be reached ({why.partition('. ')[0]}). Something"
-        " answers at this address, so the token may be wrong or missing: the cluster's token must be in"
-        f" {TOKEN} or ~/.ray/auth_token. Run this on a node of the cluster (docs/cluster.md)."
-    )
-
-
-def _setting(address: str) -> str:
-    """The setting that an address comes from."""
-    return f"{ADDRESS if os.environ.get(ADDRESS) == address else 'hardware.address'}={address}"
+        raise LarkError(refusal(address, str(answer["error"])))
+    nodes = tuple(Node(**node) for node in answer["nodes"])
+    return Cluster(answer["address"], nodes, own=address is None)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -193,7 +181,7 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
         device = "cuda" if any(node.gpus for node in cluster.nodes) else "cpu"
     nodes = [node for node in cluster.nodes if (node.gpus if device == "cuda" else node.cpus)]
     if not nodes:
-        raise LarkError(f"hardware.device={device}: no node of the Ray cluster at {cluster.address} has one.")
+        raise no_such_device(device, cluster.address)
     cpus = min(node.cpus for node in nodes)
     if device == "cpu":
         threads = threads or max(1, cpus // (processes or 1))
@@ -203,25 +191,9 @@ def machine_of(cluster: Cluster, device: str, processes: int, threads: int, work
         threads = threads or max(1, cpus // processes)
     machine = Machine(device, processes, len(nodes), threads, cluster.address, workers)
     if cluster.own:
-        _require_room(nodes, machine)
+        there = room(nodes, threads, 1 if device == "cuda" else 0)
+        require_room(there, machine)
     return machine
-
-
-def _require_room(nodes: list[Node], machine: Machine) -> None:
-    """Refuse more processes than a cluster that does not grow has room for: training would wait for nodes
-    forever.
-    """
-    there = room(nodes, machine.threads, 1 if machine.device == "cuda" else 0)
-    if machine.world > there:
-        key, value = ("workers", machine.workers) if machine.workers else ("processes", machine.processes)
-        each = f"{machine.threads} CPU{'s' if machine.threads > 1 else ''}" + (
-            " and a GPU" if machine.device == "cuda" else ""
-        )
-        raise LarkError(
-            f"hardware.{key}={value}: this run's own Ray cluster has room for {there} of {machine.world}"
-            f" processes, with {each} each, and no node can join it. Use fewer processes or a smaller"
-            " hardware.threads, or give the hardware.address of a larger cluster."
-        )
 
 
 def connect(address: str) -> Any:
@@ -234,7 +206,7 @@ def connect(address: str) -> Any:
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of several types, and RuntimeError if the token is refused
-        raise LarkError(_refusal(address, first_line(error))) from error
+        raise LarkError(refusal(address, first_line(error))) from error
     # Its threads abort the process if one of them is busy then. The cluster ends what a process has started
     # when that ends.
     atexit.unregister(ray.shutdown)
@@ -259,8 +231,8 @@ def _shorten(ray: Any) -> None:
 
 def alive(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
     """The nodes of `ray.nodes()` that can work."""
-    found = [node["Resources"] for node in nodes if node["Alive"]]
-    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in found]
+    usable = [node["Resources"] for node in nodes if node["Alive"]]
+    return [Node(int(resources.get("CPU", 0)), int(resources.get("GPU", 0))) for resources in usable]
 
 
 def room(nodes: list[Node], cpus: int, gpus: int) -> int:
@@ -268,7 +240,7 @@ def room(nodes: list[Node], cpus: int, gpus: int) -> int:
     return sum(min(node.cpus // cpus, node.gpus // gpus if gpus else node.cpus) for node in nodes)
 
 
-def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cluster:
+def wait_for(address: str, nodes: int, patience: float = CONNECT_SECONDS) -> Cluster:
     """Wait until a cluster answers and has this many nodes."""
     deadline = time.monotonic() + patience
     while True:
@@ -282,8 +254,5 @@ def wait_for(address: str, nodes: int, patience: float = PATIENCE_SECONDS) -> Cl
             if len(cluster.nodes) >= nodes:
                 return cluster
             if late:
-                raise LarkError(
-                    f"The Ray cluster at {address} has {len(cluster.nodes)} of {nodes} nodes after"
-                    f" {patience:.0f} s."
-                )
+                raise too_few_nodes(address, len(cluster.nodes), nodes, patience)
         time.sleep(2)

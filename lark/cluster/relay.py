@@ -7,7 +7,7 @@ import json
 import logging
 from pathlib import Path
 
-FILE = ".relay.jsonl"
+RELAY_FILE = ".relay.jsonl"
 
 
 class Relay(logging.Handler):
@@ -15,7 +15,7 @@ class Relay(logging.Handler):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
-        self.file = folder / FILE
+        self.file = folder / RELAY_FILE
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING and not record.name.startswith("lark"):
@@ -29,7 +29,8 @@ class Tail:
     """Reads the file as it grows."""
 
     def __init__(self, folder: Path) -> None:
-        self.file, self.read = folder / FILE, 0
+        self.file = folder / RELAY_FILE
+        self.read = 0
         self.close()
 
     def log(self, log: logging.Logger) -> None:
@@ -41,8 +42,8 @@ class Tail:
                     return
                 self.read += len(line)
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    found = json.loads(line)
-                    log.log(int(found["level"]), "%s", found["message"])
+                    record = json.loads(line)
+                    log.log(int(record["level"]), "%s", record["message"])
 
     def close(self) -> None:
         self.file.unlink(missing_ok=True)

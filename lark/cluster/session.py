@@ -53,7 +53,7 @@ def _made(parent: Path, prefix: str) -> Path | None:
 
 
 def _holds_sockets(folder: Path) -> bool:
-    """Whether Ray's sockets can be in a folder: their paths are limited to 107 bytes, and some file systems
+    """True if Ray's sockets can be in a folder: their paths are limited to 107 bytes, and some file systems
     have no sockets.
     """
     with socket.socket(socket.AF_UNIX) as probe:

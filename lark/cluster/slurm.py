@@ -20,7 +20,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from lark.cluster.nodes import MODE, STORE_BYTES, TOKEN, Cluster, require_ray, settings, wait_for
+from lark.cluster.checks import AUTH_TOKEN, require_ray
+from lark.cluster.nodes import AUTH_MODE, STORE_BYTES, Cluster, settings, wait_for
 from lark.cluster.session import make_folder, ray_root, remove_folder
 from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
@@ -29,17 +30,17 @@ from lark.work.process import ROOT, die_with_parent
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 600
+JOIN_SECONDS = 600
 """How long nodes wait for each other at the start."""
 
 
 def several_nodes() -> bool:
-    """Whether this process belongs to a SLURM job of several nodes."""
+    """True if this process belongs to a SLURM job of several nodes."""
     return (job_nodes() or 1) > 1
 
 
 def is_follower() -> bool:
-    """Whether this is a node of such a job other than node 0."""
+    """True if this is a node of such a job other than node 0."""
     return several_nodes() and _node() > 0
 
 
@@ -57,41 +58,44 @@ def _node() -> int:
 def lead(outputs: Path) -> Cluster:
     """Start Ray on node 0 and wait for the other nodes. It ends with this process."""
     require_ray()
-    file, nodes = _file(outputs), job_nodes() or 1
+    file = _file(outputs)
+    nodes = job_nodes() or 1
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    os.environ[MODE], os.environ[TOKEN] = "token", secrets.token_hex(32)
-    host, port = _own_address(), 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
+    os.environ |= {AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)}
+    host = _own_address()
+    # By the job, so that two jobs on one node do not meet.
+    port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10000
     folder = make_folder()
     ray = _start(folder, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
     atexit.register(_end, ray, file, folder)
     draft = file.with_suffix(".part")
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as handle:
-        handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[TOKEN]}))
+        handle.write(json.dumps({"address": f"{host}:{port}", "token": os.environ[AUTH_TOKEN]}))
     draft.replace(file)
     log.info("cluster   Ray on %d nodes of SLURM job %s", nodes, os.environ.get("SLURM_JOB_ID", "?"))
-    return replace(wait_for(f"{host}:{port}", nodes, PATIENCE_SECONDS), own=True)
+    return replace(wait_for(f"{host}:{port}", nodes, JOIN_SECONDS), own=True)
 
 
 def follow(outputs: Path) -> None:
     """Join the cluster of node 0, and stay until it has finished."""
     require_ray()
-    file, ray, deadline = _file(outputs), None, time.monotonic() + PATIENCE_SECONDS
+    file = _file(outputs)
+    ray = None
+    deadline = time.monotonic() + JOIN_SECONDS
     folder = make_folder()
     try:
         while True:
             head = readable_object(file)
             if ray is None and head is not None:
-                os.environ[MODE], os.environ[TOKEN] = "token", str(head["token"])
-                host = str(head["address"]).rpartition(":")[0]
-                own = [f"--node-ip-address={host}"] if host.startswith("127.") else []
-                ray = _start(folder, f"--address={head['address']}", *own)
+                os.environ |= {AUTH_MODE: "token", AUTH_TOKEN: str(head["token"])}
+                ray = _join(folder, str(head["address"]))
             elif ray is not None and not file.exists():
                 return
             elif ray is not None and ray.poll() is not None:  # node 0 is not ready yet, or was lost
                 ray = None
             elif ray is not None:
-                deadline = time.monotonic() + PATIENCE_SECONDS
+                deadline = time.monotonic() + JOIN_SECONDS
             if time.monotonic() > deadline:
                 raise LarkError("Node 0 of this SLURM job does not answer: see its log.")
             time.sleep(1)
@@ -99,6 +103,13 @@ def follow(outputs: Path) -> None:
         if ray is not None:
             _stop(ray)
         remove_folder(folder)
+
+
+def _join(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    """Join the cluster at an address. Several nodes on one machine share its loopback address."""
+    host = address.rpartition(":")[0]
+    loopback = [f"--node-ip-address={host}"] if host.startswith("127.") else []
+    return _start(folder, f"--address={address}", *loopback)
 
 
 def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -113,16 +124,8 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     ]
     env = {**os.environ, **settings()}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    command = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--block",
-        "--disable-usage-stats",
-        *limits,
-    ]
-    command += [f"--temp-dir={ray_root(folder)}", *arguments]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    command += [*limits, f"--temp-dir={ray_root(folder)}", *arguments]
     return subprocess.Popen(
         command,
         env=env,

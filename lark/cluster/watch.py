@@ -15,16 +15,13 @@ import threading
 import time
 from typing import Any
 
-from lark.cluster.nodes import alive, room
+from lark.cluster.nodes import POLL_SECONDS, WAITING_SECONDS, alive, room
 from lark.cluster.relay import Tail
 from lark.work.heartbeat import REMOTE, Watch
 from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-WAITING_SECONDS = 60.0
-"""After this time without room for the processes, the log says so."""
 COORDINATOR = "AutoscalingCoordinator"
 """Name and namespace of Ray's actor."""
 HEALTH = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"
@@ -70,31 +67,36 @@ class GangWatch:
                         silent,
                     )
                     self.watch.forget(silent.name)
-            with contextlib.suppress(
-                Exception
-            ):  # of Ray, if its connection is lost: training itself reports that
+            # Of Ray, if its connection is lost: training itself reports that.
+            with contextlib.suppress(Exception):
                 self._look(self.ray.nodes())
 
     def _look(self, listed: list[dict[str, Any]]) -> None:
         """Compare the nodes with those seen before."""
         nodes = {node["NodeID"] for node in listed if node["Alive"]}
-        elastic, machine = self.job.config.hardware.elastic, self.job.machine
         if self.nodes is not None and nodes != self.nodes:
-            if lost := len(self.nodes - nodes):
+            lost = len(self.nodes - nodes)
+            if lost:
                 log.warning("Lost %d of %d nodes of the cluster.", lost, len(self.nodes))
-            if elastic:
+            if self.job.config.hardware.elastic:
                 self._coordinate()
         self.nodes = nodes
-        there = room(alive(listed), machine.threads, 1 if machine.device == "cuda" else 0)
+        machine = self.job.machine
+        self._check_room(room(alive(listed), machine.threads, 1 if machine.device == "cuda" else 0))
+
+    def _check_room(self, there: int) -> None:
+        """Warn once if there has been too little room for a while: training waits without a word."""
         if there >= self.fewest:
             self.short_since = None
         elif self.short_since is None:
             self.short_since = time.monotonic()
         elif time.monotonic() - self.short_since > WAITING_SECONDS:
             self.short_since = float("inf")  # once
+            elastic = self.job.config.hardware.elastic
             hint = "" if elastic else " With hardware.elastic=true it would continue with fewer."
             log.warning(
-                "Training needs room for %d processes; the cluster has room for %d. It waits for nodes to join.%s",
+                "Training needs room for %d processes; the cluster has room for %d. It waits for nodes to"
+                " join.%s",
                 self.fewest,
                 there,
                 hint,
@@ -102,9 +104,8 @@ class GangWatch:
 
     def _coordinate(self, forget: bool = False) -> None:
         """Let Ray's coordinator look at the nodes again; `forget`: without the reservations that it has."""
-        with contextlib.suppress(
-            Exception
-        ):  # it does not exist before the first training, and is not part of Ray's interface
+        # It does not exist before the first training, and is not part of Ray's interface.
+        with contextlib.suppress(Exception):
             actor = self.ray.get_actor(COORDINATOR, namespace=COORDINATOR)
             if forget:
                 self.ray.kill(actor, no_restart=False)

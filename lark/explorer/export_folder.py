@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lark.errors import LarkError
+from lark.printing import some
 from lark.reading.untrusted import readable_object
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def _remove(old: Path) -> None:
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
     if old.exists():
-        log.warning("%s: kept, because it has files that no export wrote: %s.", old, _named(added))
+        log.warning("%s: kept, because it has files that no export wrote: %s.", old, some(added, SHOWN))
 
 
 def _check(target: Path) -> None:
@@ -116,14 +117,9 @@ def _check(target: Path) -> None:
     if found:
         raise LarkError(
             f"--to {target}: this folder has other files, or files that were changed since they were"
-            f" exported: {_named(found)}. Give a new folder, or move them away; an unchanged earlier export"
+            f" exported: {some(found, SHOWN)}. Give a new folder, or move them away; an unchanged earlier export"
             " is replaced."
         )
-
-
-def _named(found: list[str]) -> str:
-    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-    return f"{', '.join(found[:SHOWN])}{more}"
 
 
 def others(folder: Path) -> list[str]:

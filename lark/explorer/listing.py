@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.locks import holder, locked, locked_inodes
 from lark.explorer.problems import PageError, reading
-from lark.reading.untrusted import read_yaml, readable_object
-from lark.store.manifest import DAMAGED, MANIFEST
+from lark.reading.untrusted import read_yaml
+from lark.store.locks import lock_file
+from lark.store.manifest import DAMAGED, MANIFEST, Manifest, readable_manifest
 from lark.work.entry import REPORTS
 
 FOLDER = re.compile(r"(?P<name>.*)-(?P<fingerprint>[0-9a-f]{12})")
@@ -40,7 +41,7 @@ class Entry:
     name: str
     fingerprint: str
     folder: Path
-    manifest: Mapping[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
     problem: str | None = None
     """Why the manifest could not be read."""
     nbytes: int = 1000
@@ -52,24 +53,22 @@ class Entry:
 
     @property
     def finished(self) -> bool:
-        return self.manifest.get("status") == "finished"
+        return self.manifest.finished
 
     @property
     def counts(self) -> Mapping[str, Any]:
-        found = self.manifest.get("counts")
-        return found if isinstance(found, dict) else {}
+        return self.manifest.counts
 
     @cached_property
     def inputs(self) -> dict[str, Key]:
         """Kind and fingerprint of each input."""
-        listed = self.manifest.get("inputs")
-        found = {}
-        for label, folder in (listed if isinstance(listed, dict) else {}).items():
-            kind, _, name = str(folder).partition("/")
+        keys = {}
+        for label, folder in self.manifest.inputs.items():
+            kind, _, name = folder.partition("/")
             match = FOLDER.fullmatch(name)
             if match:
-                found[label] = (kind, match["fingerprint"])
-        return found
+                keys[label] = (kind, match["fingerprint"])
+        return keys
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -138,15 +137,15 @@ class Listing:
 
     def state(self, entry: Entry) -> str:
         """finished, running, failed, damaged, interrupted, or unreadable."""
-        status = entry.manifest.get("status")
+        status = entry.manifest.status
         if entry.problem or status in ("finished", "failed", DAMAGED):
-            return "unreadable" if entry.problem else str(status)
-        lock = self.root / ".locks" / f"{entry.kind}-{entry.fingerprint}.lock"
+            return "unreadable" if entry.problem else status
+        lock = lock_file(self.root, entry.folder)
         return "running" if locked(lock, self._locked) or _is_changing(entry.folder) else "interrupted"
 
     def worker(self, entry: Entry) -> str:
         """Which process is making the artifact."""
-        return holder(self.root / ".locks" / f"{entry.kind}-{entry.fingerprint}.lock")
+        return holder(lock_file(self.root, entry.folder))
 
     def _scan(self) -> Iterator[Entry]:
         if not self.root.is_dir():
@@ -164,18 +163,17 @@ class Listing:
     def _entry(self, kind: str, name: str, fingerprint: str, folder: Path) -> Entry:
         path = folder / MANIFEST
 
+        def unreadable(problem: str) -> Entry:
+            return Entry(kind, name, fingerprint, folder, Manifest(), problem)
+
         def read() -> Entry:
             if size < 0:
-                return Entry(
-                    kind, name, fingerprint, folder, {}, f"{kind}/{folder.name} has no manifest (yet)."
-                )
-            manifest = readable_object(path)
+                return unreadable(f"{kind}/{folder.name} has no manifest (yet).")
+            manifest = readable_manifest(folder)
             if manifest is None:
-                return Entry(
-                    kind, name, fingerprint, folder, {}, f"The manifest of {kind}/{folder.name} is damaged."
-                )
-            manifest.pop("files", None)  # checksums: long, and of no use here
-            return Entry(kind, name, fingerprint, folder, manifest, nbytes=EXPANSION * size)
+                return unreadable(f"The manifest of {kind}/{folder.name} is damaged.")
+            short = replace(manifest, files={})  # checksums: long, and of no use here
+            return Entry(kind, name, fingerprint, folder, short, nbytes=EXPANSION * size)
 
         version = stamp(path)
         _, size = version[0]
@@ -193,7 +191,7 @@ def _folders(kind: Path) -> list[str]:
 
 def started(entry: Entry) -> str:
     """When the artifact was started, as a text that can be sorted."""
-    return str(entry.manifest.get("started", ""))
+    return entry.manifest.started
 
 
 def _is_changing(folder: Path) -> bool:

@@ -2,11 +2,11 @@
 could delay the run.
 """
 
-import time
 from pathlib import Path
 
 from lark.reading.untrusted import readable_object, regular
-from lark.store.locks import STALE
+from lark.store.alive import is_fresh, owner_name
+from lark.store.locks import STALE_SECONDS, held_file
 
 LIST = Path("/proc/locks")
 
@@ -27,26 +27,19 @@ def locked(path: Path, inodes: frozenset[str]) -> bool:
     """Whether a process of this machine holds a lock on the file, or a process of any machine has a lock
     file beside it (on file systems without locks). `inodes`: from `locked_inodes`.
     """
-    try:
-        if time.time() - _held(path).stat().st_mtime < STALE:
-            return True
-    except OSError:
-        pass
+    if is_fresh(held_file(path), STALE_SECONDS):
+        return True
     try:
         return str(path.stat().st_ino) in inodes
     except OSError:
         return False
 
 
-def _held(path: Path) -> Path:
-    return path.with_name(f"{path.name}.held")
-
-
 def holder(path: Path) -> str:
     """The last process that took the lock: "process 123 on host"."""
-    owner = readable_object(_held(path))
+    owner = readable_object(held_file(path))
     if owner is not None:
-        return f"process {owner.get('process', '?')} on {owner.get('host', '?')}"[:200]
+        return owner_name(owner)[:200]
     try:
         return regular(path).read_text(encoding="utf-8").strip()[:200]
     except (OSError, ValueError):

@@ -156,10 +156,10 @@ def pool_table(entry: Entry, cache: Cache) -> PoolTable:
 
 
 def _absent(entry: Entry) -> str:
-    if entry.manifest.get("status") == "failed":
+    if entry.manifest.status == "failed":
         return (
             f"The pool {entry.name} could not be made:"
-            f" {entry.manifest.get('error', 'its manifest does not say why')}"
+            f" {entry.manifest.error or 'its manifest does not say why'}"
         )
     return f"The pool {entry.name} is not finished: {pools.FILE} is not there yet."
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lark.explorer.listing import FOLDER, Key
 from lark.explorer.progress import tail
-from lark.work.record import FILE
+from lark.work.record import RECORD_FILE
 
 LOG = "lark.log"
 STEP = re.compile(
@@ -70,7 +70,7 @@ class RunRecord:
 
 def read_runs(folder: Path) -> list[RunRecord]:
     """The runs of one folder, the last one first."""
-    found = _recorded(folder / FILE)
+    found = _recorded(folder / RECORD_FILE)
     return found or _logged(folder / LOG)
 
 

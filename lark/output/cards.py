@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from lark.output.markdown import fenced, front_matter, table
-from lark.store.manifest import MANIFEST
+from lark.store.manifest import Manifest, readable_manifest
 
 LICENCE_HINT = (
     "fill in, e.g. apache-2.0: an identifier of https://huggingface.co/docs/hub/repositories-licenses"
@@ -46,15 +46,13 @@ class Facts:
 
     folder: Path
     config: Mapping[str, Any]
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     counts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, counts: Mapping[str, Any] | None = None) -> "Facts":
-        manifest = _read(folder / MANIFEST)
-        return cls(
-            folder, _read(folder / "config.yaml"), manifest, counts or _mapping(manifest.get("counts"))
-        )
+        manifest = readable_manifest(folder) or Manifest()
+        return cls(folder, _read(folder / "config.yaml"), manifest, counts or manifest.counts)
 
     @property
     def depends(self) -> Mapping[str, Any]:
@@ -69,12 +67,10 @@ class Facts:
         return self.folder.name.rpartition("-")[0]
 
     def input(self, name: str) -> "Facts":
-        where = _mapping(self.manifest.get("inputs")).get(name)
-        return (
-            Facts.of(self.folder.parent.parent / str(where))
-            if where
-            else Facts(Path("unknown-unknown"), {}, {})
-        )
+        folder = self.manifest.inputs.get(name)
+        if folder:
+            return Facts.of(self.folder.parent.parent / folder)
+        return Facts(Path("unknown-unknown"), {}, Manifest())
 
 
 def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
@@ -235,14 +231,13 @@ def _typed(group: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _provenance(facts: Facts, settings: Sequence[str]) -> list[str]:
-    pool = (facts if "pool" in _mapping(facts.manifest.get("inputs")) else facts.input("selection")).input(
-        "pool"
-    )
+    selection = facts if "pool" in facts.manifest.inputs else facts.input("selection")
+    pool = selection.input("pool")
     made = {
         "fingerprint": facts.fingerprint,
         "inputs": dict(_mapping(facts.config.get("inputs"))),
-        "code": facts.manifest.get("git"),
-        "packages": dict(_mapping(facts.manifest.get("versions"))),
+        "code": facts.manifest.git,
+        "packages": dict(facts.manifest.versions),
         "pool": dict(pool.depends),
     }
     return [
@@ -280,9 +275,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """A YAML or JSON file (JSON is YAML)."""
     try:
-        loaded = path.read_text(encoding="utf-8")
-        return _mapping(json.loads(loaded) if path.suffix == ".json" else yaml.safe_load(loaded))
+        return _mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError):
         return {}

@@ -10,7 +10,7 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.names import is_demo
 from lark.output.tables import markdown_table
-from lark.printing import text_table
+from lark.printing import some, text_table
 from lark.selection.character import CHARACTER, sentence
 from lark.selection.write import SELECTION, length_note
 from lark.store.integrity import verify
@@ -227,5 +227,4 @@ def spread(value: Any) -> str:
 
 
 def _where(store: Store, step: Step) -> str:
-    first = store.path(step.artifacts[0])
-    return str(first) if len(step.artifacts) == 1 else f"{first} and {len(step.artifacts) - 1} more"
+    return some((str(store.path(artifact)) for artifact in step.artifacts), 1)

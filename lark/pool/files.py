@@ -1,6 +1,6 @@
 """The local files of a pool, and what else is in its folder."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -9,6 +9,7 @@ from pathlib import Path
 from lark.config import Source
 from lark.errors import LarkError
 from lark.limits import time_limit
+from lark.printing import some
 from lark.reading.rows import is_table
 
 SECONDS = 60.0
@@ -191,10 +192,3 @@ def is_excluded(name: str, pattern: str) -> bool:
 
 def relative(file: Path, folder: Path) -> str:
     return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.as_posix()
-
-
-def some(names: Iterable[str], limit: int = 5) -> str:
-    """The first names of a list, and how many more there are."""
-    every = list(names)
-    more = f" and {len(every) - limit} more" if len(every) > limit else ""
-    return (", ".join(every[:limit]) or "none") + more

@@ -1,27 +1,33 @@
-"""`manifest.json`, parsed into a typed object. A manifest of another shape is damaged, and so is its
-artifact.
+"""`manifest.json`, parsed into a typed object in this one place.
+
+The store trusts only a manifest whose every entry has the right shape (`read_manifest`): any other is
+damaged, and so is its artifact. Pages and cards show what they can of any manifest (`readable_manifest`).
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from lark.errors import LarkError
-from lark.reading.untrusted import described, read_object
+from lark.reading.untrusted import read_object, readable_object
+from lark.store.checks import check_manifest, is_stamp
+from lark.store.writing import write_text
 
 MANIFEST = "manifest.json"
 DAMAGED = "damaged"
 """Status of an artifact whose files have changed. It is rebuilt from scratch (lark/store/integrity.py)."""
-LONGEST = 1e12
-"""Seconds that an artifact can take. Any other number was not recorded by us."""
+LONGEST_SECONDS = 1e12
+"""The longest time that an artifact can take. Any other number was not recorded by us."""
 FileStamp = tuple[int, int, str]
 """Size, time of the last change in nanoseconds, and SHA-256 of a file."""
+NO_STAMP: FileStamp = (0, 0, "")
+"""The stamp of a file whose stamp is damaged. No file has it."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact's manifest records. Without a readable manifest, every field is empty."""
+    """The record of how an artifact was made. Without a readable manifest, every field is empty."""
 
     status: str = ""
     """started, failed, finished or damaged."""
@@ -35,53 +41,68 @@ class Manifest:
     files: Mapping[str, FileStamp] = field(default_factory=dict)
     seconds: float = 0.0
     """How long it took; 0 if that is not recorded."""
+    started: str = ""
+    """When it was started, as a text that can be sorted."""
+    git: str | None = None
+    """Revision of the code that made it."""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    """Versions of the packages that made it."""
 
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Manifest":
+        """The manifest with these entries. Entries of another type count as missing."""
+        error = values.get("error")
+        git = values.get("git")
+        return cls(
+            status=_text(values.get("status")),
+            kind=_text(values.get("kind")),
+            fingerprint=_text(values.get("fingerprint")),
+            error=None if error is None else str(error),
+            counts=_mapping(values.get("counts")),
+            inputs={name: str(folder) for name, folder in _mapping(values.get("inputs")).items()},
+            files={name: _stamp(stamp) for name, stamp in _mapping(values.get("files")).items()},
+            seconds=_seconds(values.get("seconds")),
+            started=_text(values.get("started")),
+            git=git if isinstance(git, str) else None,
+            versions=_mapping(values.get("versions")),
+        )
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < LONGEST_SECONDS else 0.0
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _stamp(value: Any) -> FileStamp:
+    return tuple(value) if is_stamp(value) else NO_STAMP
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an artifact. Raises LarkError if it is missing, cannot be read or has another shape."""
     path = folder / MANIFEST
     values = read_object(path)
-    _require(path, "status", values.get("status"), str)
-    for key in ("counts", "inputs", "files"):
-        _require(path, key, values.get(key, {}), dict)
-    for key in ("kind", "fingerprint"):
-        _require(path, key, values.get(key, ""), str)
-    if values["status"] == "finished" and "files" not in values:
-        raise LarkError(f"{path}: a finished artifact has no list of its files.")
-    for name, stamp in values.get("files", {}).items():
-        _check_file(path, name, stamp)
-    error, seconds = values.get("error"), values.get("seconds")
-    return Manifest(
-        values["status"],
-        values.get("kind", ""),
-        values.get("fingerprint", ""),
-        None if error is None else str(error),
-        values.get("counts", {}),
-        {name: str(where) for name, where in values.get("inputs", {}).items()},
-        {name: (stamp[0], stamp[1], stamp[2]) for name, stamp in values.get("files", {}).items()},
-        float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else 0.0,
-    )
+    check_manifest(path, values)
+    return Manifest.of(values)
 
 
-def _require(path: Path, key: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise LarkError(f"{path}: `{key}` must be {described(kind())}, not {described(value)}.")
+def readable_manifest(folder: Path) -> Manifest | None:
+    """The manifest of an artifact, without entries of another shape; None if it is missing or damaged."""
+    values = readable_object(folder / MANIFEST)
+    return None if values is None else Manifest.of(values)
 
 
-def _check_file(path: Path, name: str, stamp: object) -> None:
-    """Refuse a file outside of the artifact's folder, and anything that is not size, time and checksum."""
-    inside = (
-        name
-        and not PurePosixPath(name).is_absolute()
-        and ".." not in PurePosixPath(name).parts
-        and "\0" not in name
-    )
-    right = isinstance(stamp, list) and [type(part) for part in stamp] == [int, int, str]
-    if not (inside and right):
-        raise LarkError(
-            f"{path}: the entry {name[:60]!r} of `files` is not the size, time and checksum of a file."
-        )
+def mark_damaged(folder: Path, harm: str) -> None:
+    """Record in the manifest that the artifact's files have changed."""
+    values = {**read_object(folder / MANIFEST), "status": DAMAGED, "error": harm}
+    write_text(folder / MANIFEST, json.dumps(values, indent=2) + "\n")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import first_line
-from lark.store.store import atomic
+from lark.store.writing import atomic
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ ORIGIN = b"lark"
 """Metadata of a file: the artifact whose step wrote it."""
 MARK = b"lark-blake2b"
 DIGEST_BYTES = 32
+BLOCK_BYTES = 2**20
 
 
 def write_part(table: pa.Table, path: Path, compression: str = "zstd") -> None:
@@ -53,7 +54,7 @@ def seal(path: Path) -> None:
 
 
 def _is_changed(path: Path) -> bool:
-    """Whether a file has other bytes than when it was sealed. Those of earlier versions have no digest."""
+    """True if a file has other bytes than when it was sealed. Files of earlier versions have no digest."""
     with path.open("rb") as file:
         end = _footer_start(file)
         start = end - len(MARK) - DIGEST_BYTES
@@ -71,16 +72,21 @@ def _footer_start(file: BinaryIO) -> int:
 
 
 def _digest(file: BinaryIO, *ranges: tuple[int, int]) -> bytes:
-    found = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for start, stop in ranges:
         file.seek(start)
-        while (left := stop - file.tell()) > 0 and (block := file.read(min(left, 2**20))):
-            found.update(block)
-    return found.digest()
+        remaining = stop - start
+        while remaining > 0:
+            block = file.read(min(remaining, BLOCK_BYTES))
+            if not block:
+                break
+            digest.update(block)
+            remaining -= len(block)
+    return digest.digest()
 
 
 def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
-    """Whether a table exists, can be read to its end, and is the expected one. Otherwise it is removed and
+    """True if a table exists, can be read to its end, and is the expected one. Otherwise it is removed and
     counts as missing.
     """
     if not path.exists():
@@ -97,7 +103,7 @@ def intact(path: Path, is_expected: Callable[[pa.Table], bool]) -> bool:
 
 
 def _harm(path: Path, is_expected: Callable[[pa.Table], bool]) -> str | None:
-    """Why a table is not the expected one; None if it is. Those of earlier versions have no origin."""
+    """Why a table is not the expected one; None if it is. Files of earlier versions have no origin."""
     if _is_changed(path):
         return "its content has changed"
     table = pq.read_table(path, page_checksum_verification=True)

@@ -1,4 +1,4 @@
-"""What every command shares: errors are sentences, files are not writable for everyone, and a bug leaves a
+"""The entry of every command: errors are sentences, files are not writable for everyone, and a bug leaves a
 report.
 
 Each entry point (`run.py`, `python -m lark.export`, …) calls its main function with `run_main`.
@@ -37,16 +37,16 @@ def run_main(main: Callable[[], int | str | None], outputs: Path = Path("outputs
     except FileNotFoundError:
         sys.exit("error: The current folder no longer exists. Change to another one.")
     try:
-        said = main()
+        result = main()
     except BrokenPipeError:  # the output was piped to a program that has ended, such as `head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        said = INTERRUPTED
+        result = INTERRUPTED
     except Exception as error:
-        said = f"error: {explain(error, outputs)}"
-    sys.exit(message(said) if isinstance(said, str) else said)
+        result = f"error: {explain(error, outputs)}"
+    sys.exit(message(result) if isinstance(result, str) else result)
 
 
 def prepare() -> None:
@@ -54,9 +54,8 @@ def prepare() -> None:
     escaped.
     """
     os.umask(os.umask(0o022) | 0o002)
-    logging.raiseExceptions = (
-        False  # a log that cannot be written, on a full disk, must not print a stack trace for each line
-    )
+    # A log that cannot be written, on a full disk, must not print a stack trace for each line.
+    logging.raiseExceptions = False
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -68,12 +67,13 @@ def explain(error: Exception, outputs: Path) -> str:
     """
     if isinstance(error, LarkError):
         return str(error)
-    if (said := disk_error(error, outputs)) is not None:
-        return said
+    sentence = disk_error(error, outputs)
+    if sentence is not None:
+        return sentence
     if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         return (
-            f"A file cannot be read ({why}). Correct it: it must be text in UTF-8, and configuration files"
+            f"A file cannot be read ({reason}). Correct it: it must be text in UTF-8, and configuration files"
             " must be YAML."
         )
     if is_out_of_memory(error):

@@ -11,11 +11,11 @@ from lark.store.disk import disk_error
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong in a worker."""
+    """An error of a worker."""
 
     message: str
     expected: bool
-    """Whether the message is a sentence for the user."""
+    """True if the message is a sentence for the user."""
     memory: str | None = None
     """The amount that could not be allocated, if memory was exhausted; empty if it is not known."""
 
@@ -35,6 +35,8 @@ def failure_of(error: BaseException, folder: Path) -> Failure:
     """Describe an error. `folder`: of the artifact that was being made."""
     if isinstance(error, RemoteError):
         return error.failure
-    said = str(error) if isinstance(error, LarkError) else disk_error(error, folder)
-    memory = requested_memory(error) if said is None and is_out_of_memory(error) else None
-    return Failure(message(said or f"{type(error).__name__}: {error}"), said is not None, memory)
+    sentence = str(error) if isinstance(error, LarkError) else disk_error(error, folder)
+    if sentence is not None:
+        return Failure(message(sentence or f"{type(error).__name__}: {error}"), expected=True)
+    memory = requested_memory(error) if is_out_of_memory(error) else None
+    return Failure(message(f"{type(error).__name__}: {error}"), expected=False, memory=memory)

@@ -19,21 +19,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.store.alive import process_fields, processor_ticks
+from lark.store.alive import Watched, processor_ticks, touch
 
 log = logging.getLogger(__name__)
 
 BEAT = 5.0
 """Seconds between two touches."""
-IDLE = 0.02
+IDLE_SHARE = 0.02
 """Share of a core below which a process counts as waiting."""
-PREFIX, REMOTE = ".alive-", ".remote-"
-"""Names of the files begin with this: workers of this machine, and processes of a cluster."""
+WORKER = ".alive-"
+"""Names of the files of workers of this machine begin with this."""
+REMOTE = ".remote-"
+"""Names of the files of processes of a cluster begin with this."""
 START = "start"
 """The file of workers that were started and have not shown a sign yet."""
 
@@ -51,7 +53,7 @@ def start(folder: Path, rank: int, minutes: float, leads: bool = False) -> threa
         )
         faulthandler.dump_traceback(sys.stderr)
 
-    return _start(folder / f"{PREFIX}{rank}", minutes, report, lambda: not leads)
+    return _start(folder / f"{WORKER}{rank}", minutes, report, lambda: not leads)
 
 
 def start_remote(
@@ -81,52 +83,68 @@ def _start(
     with contextlib.suppress(OSError):
         path.write_text(_this_process(), encoding="utf-8")
     stop = threading.Event()
-    threading.Thread(
-        target=_beat, args=(path, minutes * 60, report, busy, stop), daemon=True, name="heartbeat"
-    ).start()
+    arguments = (path, minutes * 60, report, busy, stop)
+    threading.Thread(target=_beat, args=arguments, daemon=True, name="heartbeat").start()
     return stop
 
 
 def _beat(
     path: Path, limit: float, report: Callable[[float], None], busy: Callable[[], bool], stop: threading.Event
 ) -> None:
-    used, place, since, reported = _all_time(), None, time.monotonic(), False
-    main = threading.main_thread().ident
-    while not stop.wait(min(BEAT, limit / 4) if limit else BEAT):
-        with contextlib.suppress(OSError):
-            os.utime(path)
-        frame = sys._current_frames().get(main or 0)
-        now, here = _all_time(), None if frame is None else (id(frame.f_code), frame.f_lasti)
-        if now - used > IDLE * BEAT or here != place or not busy():
-            since, reported = time.monotonic(), False
-        used, place = now, here
-        if limit and not reported and (waited := time.monotonic() - since) > limit:
+    """Touch the file, and report once when the main thread has waited for `limit` seconds (0: never)."""
+    used = _processor_seconds()
+    position = None
+    since = time.monotonic()
+    reported = False
+    while not stop.wait(_interval(limit)):
+        touch(path)
+        used_before, position_before = used, position
+        used = _processor_seconds()
+        position = _main_position()
+        # A wait is at one place and uses no processor. A thread that waits in a loop uses a little.
+        has_worked = used - used_before > IDLE_SHARE * BEAT or position != position_before
+        if has_worked or not busy():
+            since = time.monotonic()
+            reported = False
+        waited = time.monotonic() - since
+        if limit and not reported and waited > limit:
             reported = True
             report(waited)
 
 
-def _all_time() -> float:
+def _interval(limit: float) -> float:
+    """Seconds between two looks, so that a short limit is noticed in time."""
+    return min(BEAT, limit / 4) if limit else BEAT
+
+
+def _main_position() -> tuple[int, int] | None:
+    """Where the main thread is: its code, and the instruction in it."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return None if frame is None else (id(frame.f_code), frame.f_lasti)
+
+
+def _processor_seconds() -> float:
     """Processor time of this process and its children, such as those of an engine."""
-    ticks, todo = 0, [str(os.getpid())]
-    while todo and sys.platform == "linux":
-        number = todo.pop()
-        with contextlib.suppress(OSError, ValueError):
-            ticks += sum(map(int, process_fields(number)[11:13])) if number != str(os.getpid()) else 0
-            for listed in Path(f"/proc/{number}/task").glob("*/children"):
-                todo += listed.read_text(encoding="utf-8").split()
+    ticks = sum(processor_ticks(number) or 0 for number in _children(os.getpid()))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Sign:
-    """The last sign of life of a process."""
+def _children(number: int) -> list[int]:
+    """The processes that a process has started, theirs, and so on. Only Linux lists them."""
+    children: list[int] = []
+    with contextlib.suppress(OSError, ValueError):  # one that ends meanwhile
+        for listing in Path(f"/proc/{number}/task").glob("*/children"):
+            for child in map(int, listing.read_text(encoding="utf-8").split()):
+                children += [child, *_children(child)]
+    return children
 
-    stamp: int
-    """Time of its file, by the clock of the file system."""
-    since: float
-    """When it was seen, by our clock."""
-    used: str
-    """Processor time of the process until then; empty on another machine."""
+
+@dataclass
+class Sign(Watched):
+    """The file of a process, and its last sign of life."""
+
+    ticks: int | None = None
+    """Processor time of the process until then; None on another machine."""
 
 
 @dataclass(frozen=True)
@@ -138,15 +156,17 @@ class Silent:
     host: str
     seconds: float
     stack: str = ""
-    """What it waits for, if it is stuck."""
+    """The stack of its main thread, if it is stuck."""
 
     def __str__(self) -> str:
         lasted = f"{self.seconds:.0f} seconds" if self.seconds < 120 else f"{self.seconds / 60:.0f} minutes"
         name = "that was just started" if self.name == START else self.name
-        who = f"{name} (process id {self.number} on {self.host})"
+        process = f"{name} (process id {self.number} on {self.host})"
         if self.stack:
-            return f"{who} has waited for {lasted} without working"
-        return f"{who} has shown no sign of life for {lasted}: it is stopped, or its machine or disk hangs"
+            return f"{process} has waited for {lasted} without working"
+        return (
+            f"{process} has shown no sign of life for {lasted}: it is stopped, or its machine or disk hangs"
+        )
 
 
 class Watch:
@@ -154,8 +174,10 @@ class Watch:
     compared.
     """
 
-    def __init__(self, folder: Path, minutes: float, prefix: str = PREFIX) -> None:
-        self.folder, self.limit, self.prefix = folder, minutes * 60, prefix
+    def __init__(self, folder: Path, minutes: float, prefix: str = WORKER) -> None:
+        self.folder = folder
+        self.limit = minutes * 60
+        self.prefix = prefix
         self.seen: dict[str, Sign] = {}
         self.expected = 0
         self.checked = time.monotonic()
@@ -166,19 +188,18 @@ class Watch:
         theirs.
         """
         self.expected = processes
-        # A launcher of several is busy itself, which says nothing about them.
-        host = (
-            socket.gethostname()
-            if processes == 1
-            else f"{socket.gethostname()}, the launcher of {processes} processes"
-        )
+        host = socket.gethostname()
+        if processes > 1:
+            # No host has this name, so the launcher's processor time is not read: it is busy itself, which
+            # says nothing about its workers.
+            host += f", the launcher of {processes} processes"
         with contextlib.suppress(OSError):
-            (self.folder / f"{self.prefix}{START}").write_text(f"{number} {host}", encoding="utf-8")
+            self._file(START).write_text(f"{number} {host}", encoding="utf-8")
 
     @property
     def interval(self) -> float | None:
         """Seconds between two checks. None: never."""
-        return min(BEAT, self.limit / 4) if self.limit else None
+        return _interval(self.limit) if self.limit else None
 
     def check(self) -> None:
         """Raise LarkError if a process has not touched its file for the limit. Call it every few seconds."""
@@ -192,36 +213,53 @@ class Watch:
         """The processes that have not touched their files for the limit, or are stuck. Call it every few
         seconds.
         """
-        now, found = time.monotonic(), []
-        if (
-            now - self.checked > 4 * BEAT
-        ):  # this process was stopped itself, with its workers: start to count again
-            self.seen = {name: replace(sign, since=now) for name, sign in self.seen.items()}
+        now = time.monotonic()
+        if now - self.checked > 4 * BEAT:
+            # This process was stopped itself, with its workers: start to count again.
+            for sign in self.seen.values():
+                sign.since = now
         self.checked = now
         if not self.limit:
             return []
-        for path in self.folder.glob(f"{self.prefix}*"):
-            with contextlib.suppress(OSError):
-                stamp, last = path.stat().st_mtime_ns, self.seen.get(path.name)
-                if last is None or last.stamp != stamp:
-                    self.seen[path.name] = Sign(stamp, now, _processor_time(path))
-                    if stuck := _stack(path):
-                        found.append(Silent(path.name.removeprefix(self.prefix), *_owner(path), *stuck))
+        stuck = list(self._look())
         if len(self.seen) > self.expected > 0:  # every worker has a file, next to the one of their start
             self.expected = 0
             self.forget(START)
-        for name, sign in self.seen.items():
-            if now - sign.since > self.limit:
-                used, path = _processor_time(self.folder / name), self.folder / name
-                if used == sign.used:
-                    found.append(Silent(name.removeprefix(self.prefix), *_owner(path), now - sign.since))
-                self.seen[name] = replace(sign, since=now, used=used)
-        return found
+        return [*stuck, *self._unchanged()]
+
+    def _look(self) -> Iterator[Silent]:
+        """Look at every file again; yield the processes that report to be stuck."""
+        for path in self.folder.glob(f"{self.prefix}*"):
+            sign = self.seen.get(path.name) or Sign(path)
+            with contextlib.suppress(OSError):
+                if sign.has_changed():
+                    self.seen[path.name] = sign
+                    sign.ticks = _processor_ticks(path)
+                    waited, stack = _stack(path)
+                    if stack:
+                        yield Silent(self._name(path), *_owner(path), waited, stack)
+
+    def _unchanged(self) -> Iterator[Silent]:
+        """The processes whose file has not changed for the limit, and that have not used the processor."""
+        for sign in self.seen.values():
+            if sign.seconds <= self.limit:
+                continue
+            ticks = _processor_ticks(sign.path)
+            if ticks == sign.ticks:
+                yield Silent(self._name(sign.path), *_owner(sign.path), sign.seconds)
+            sign.since = time.monotonic()
+            sign.ticks = ticks
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{self.prefix}{name}"
+
+    def _name(self, path: Path) -> str:
+        return path.name.removeprefix(self.prefix)
 
     def forget(self, name: str) -> None:
         """A process has ended."""
         self.seen.pop(f"{self.prefix}{name}", None)
-        (self.folder / f"{self.prefix}{name}").unlink(missing_ok=True)
+        self._file(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         for path in self.folder.glob(f"{self.prefix}*"):
@@ -237,15 +275,15 @@ def _owner(path: Path) -> tuple[str, str]:
     return number, host
 
 
-def _stack(path: Path) -> tuple[float, str] | None:
-    """For how long a process has been stuck, and its stack; None if it is not."""
+def _stack(path: Path) -> tuple[float, str]:
+    """For how long a process has been stuck, and its stack, which is empty if it is not."""
     waited, _, stack = path.read_text(encoding="utf-8").partition("\n")[2].partition("\n")
-    return (float(waited), stack) if stack else None
+    return (float(waited), stack) if stack else (0.0, "")
 
 
-def _processor_time(path: Path) -> str:
-    """Processor time of a worker process of this machine, in ticks; empty if it is not known."""
+def _processor_ticks(path: Path) -> int | None:
+    """Processor time of a worker process of this machine; None if it is not known."""
     number, host = _owner(path)
     if host != socket.gethostname() or not number.isdigit():
-        return ""
+        return None
     return processor_ticks(int(number))

@@ -26,10 +26,16 @@ from lark.work.machine import Machine
 from lark.work.operation import Job
 from lark.work.process import ROOT, die_with_parent, environment
 
-JOB, RESULT, ERROR, LOG = "job.json", ".result.json", ".error.json", "log.txt"
+JOB = "job.json"
+RESULT = ".result.json"
+ERROR = ".error.json"
+LOG = "log.txt"
 GRACE_SECONDS = 15
-DISK_FULL, NOT_WRITTEN = 28, 30
-"""Exit codes of a worker that could not write its error because the disk is full, or for another reason."""
+"""Time that a worker has to end before it is killed."""
+DISK_FULL = 28
+"""Exit code of a worker that could not write its error because the disk is full."""
+NOT_WRITTEN = 30
+"""Exit code of a worker that could not write its error for another reason."""
 
 
 class Process(Protocol):
@@ -109,18 +115,11 @@ def command(folder: Path, machine: Machine, processes: int | None = None) -> lis
     """The command line of a worker, as `dry_run=true` shows it."""
     worker = ["-m", "lark.work.worker", str(folder / JOB)]
     count = processes or machine.processes
-    if (
-        count == 1 or machine.cluster
-    ):  # on a cluster, the worker starts the processes that do the work (lark/cluster/crew.py)
+    # On a cluster, the worker starts the processes that do the work (lark/cluster/crew.py).
+    if count == 1 or machine.cluster:
         return [sys.executable, *worker]
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc_per_node={count}",
-        "--standalone",
-        *worker,
-    ]
+    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={count}", "--standalone"]
+    return [sys.executable, *torchrun, *worker]
 
 
 def _run(
@@ -184,28 +183,29 @@ def _end(process: Process) -> None:
 def _failure(operation: str, folder: Path, code: int) -> LarkError:
     """The error of a failed worker: its own, if it left one."""
     log = f"Its log: {folder / LOG}"
-    if (error := readable_object(folder / ERROR)) is not None:
-        if error["memory"] is not None:
-            requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
-            return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
-        return LarkError(
-            error["message"]
-            if error["expected"]
-            else f"The {operation} worker failed: {error['message']}\n{log}"
-        )
+    error = readable_object(folder / ERROR)
+    if error is None:
+        return _unexplained(operation, folder, code, log)
+    if error["memory"] is not None:
+        requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
+        return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
+    if error["expected"]:
+        return LarkError(error["message"])
+    return LarkError(f"The {operation} worker failed: {error['message']}\n{log}")
+
+
+def _unexplained(operation: str, folder: Path, code: int, log: str) -> LarkError:
+    """The error of a worker that left none."""
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return WorkerMemoryError(
             f"The {operation} worker was killed, most likely because it ran out of memory. {log}"
         )
-    said = {
-        DISK_FULL: no_space(folder),
-        NOT_WRITTEN: (
-            f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the"
-            " disk."
-        ),
-    }
     if not folder.is_dir():
         return LarkError(removed(folder))
-    return LarkError(
-        said.get(code, f"The {operation} worker exited with code {code} without a message. {log}")
-    )
+    if code == DISK_FULL:
+        return LarkError(no_space(folder))
+    if code == NOT_WRITTEN:
+        return LarkError(
+            f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the disk."
+        )
+    return LarkError(f"The {operation} worker exited with code {code} without a message. {log}")

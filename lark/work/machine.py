@@ -1,5 +1,5 @@
-"""What this machine has (devices, memory, packages), and what the `hardware` settings mean on it. Imports
-no model code.
+"""This machine: its devices, memory and packages, and the `hardware` settings resolved for it. Imports no
+model code.
 """
 
 import importlib.util
@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from lark.config import Hardware
 from lark.errors import LarkError
+from lark.printing import counted
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
 SHARE = "LARK_SHARE"
@@ -41,14 +42,14 @@ class Machine:
     workers: int = 0
     """Processes on the whole cluster. 0: as many as its nodes have."""
     elsewhere: bool = False
-    """Whether this is a plan for GPUs of another machine, whose packages are unknown."""
+    """True if this is a plan for GPUs of another machine, whose packages are unknown."""
 
     @property
     def world(self) -> int:
         return self.workers or self.processes * self.nodes
 
     def lacks(self, module: str) -> bool:
-        """Whether a package, given by its import name, is known to be missing."""
+        """True if a package, given by its import name, is known to be missing."""
         return not self.elsewhere and importlib.util.find_spec(module) is None
 
 
@@ -81,23 +82,21 @@ def _present_gpus() -> int:
     if shutil.which("nvidia-smi") is None:  # some containers have a driver without nvidia-smi
         return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return (
-        sum(line.startswith("GPU ") for line in listing.stdout.splitlines()) if listing.returncode == 0 else 0
-    )
+    if listing.returncode != 0:
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
-def query_gpus(what: str) -> list[str]:
+def query_gpus(property_name: str) -> list[str]:
     """A property of each GPU that this process may use, as nvidia-smi reports it; empty if it cannot be
     queried.
     """
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", f"--query-gpu={property_name}", "--format=csv,noheader,nounits"]
     chosen = ["-i", ",".join(gpu_ids())] if gpu_ids() else []
-    for only in (
-        chosen,
-        [],
-    ):  # all GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG)
+    # All GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG).
+    for only in (chosen, []):
         listing = subprocess.run([*query, *only], capture_output=True, text=True, check=False)
         if listing.returncode == 0:
             return [line.strip() for line in listing.stdout.splitlines() if line.strip()]
@@ -120,7 +119,9 @@ def memory_gib(device: str) -> float:
 
 def usable_cores() -> int:
     """Number of CPU cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     return max(1, cores // share())
 
 
@@ -130,9 +131,7 @@ def share() -> int:
 
 
 def claim(trial: int) -> bool:
-    """Whether this process is to run a trial of its sweep: true for the first of those that share the
-    sweep.
-    """
+    """Claim a trial of a sweep for this process. Of those that share the sweep, the first succeeds."""
     folder = os.environ.get(CLAIMS)
     if folder is None:
         return True
@@ -143,6 +142,10 @@ def claim(trial: int) -> bool:
     return True
 
 
+PLANNED = "<address>"
+"""Takes the place of a cluster's address in plans."""
+
+
 def resolve(hardware: Hardware, here: bool = True) -> Machine:
     """Resolve `auto` for this machine, and refuse hardware that it does not have, unless this is only a
     plan (`here=False`).
@@ -150,24 +153,35 @@ def resolve(hardware: Hardware, here: bool = True) -> Machine:
     In a plan for a cluster, this machine is taken for one of its nodes.
     """
     gpus = visible_gpus()
-    device = ("cuda" if gpus else "cpu") if hardware.device == "auto" else hardware.device
+    device = hardware.device
+    if device == "auto":
+        device = "cuda" if gpus else "cpu"
     processes = hardware.processes or (gpus if device == "cuda" else 1) or 1
-    if here and device == "cuda" and processes > gpus:
-        present = f"has {gpus}" if gpus else "has none"
-        raise LarkError(
-            f"hardware={hardware.name} asks for {processes} GPU{'s' if processes > 1 else ''} on this"
-            f" machine, which {present}: use hardware=auto, or hardware=cpu for the demo."
-        )
+    if here and device == "cuda":
+        _require_gpus(hardware.name, processes, gpus)
     threads = hardware.threads or max(1, usable_cores() // processes)
-    nodes = 1 if here else ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
-    cluster = "" if here or (hardware.cluster == "none" or nodes == 1) else PLANNED
+    nodes = 1
+    if not here:
+        nodes = ceil(hardware.workers / processes) or job_nodes(planned=True) or 1
+    has_cluster = nodes > 1 and hardware.cluster != "none"
     return Machine(
-        device, processes, nodes, threads, cluster, hardware.workers, elsewhere=device == "cuda" and not gpus
+        device,
+        processes,
+        nodes,
+        threads,
+        cluster=PLANNED if has_cluster else "",
+        workers=hardware.workers,
+        elsewhere=device == "cuda" and not gpus,
     )
 
 
-PLANNED = "<address>"
-"""Stands for the address of a cluster in plans."""
+def _require_gpus(hardware: str, processes: int, gpus: int) -> None:
+    """Refuse more processes than this machine has GPUs."""
+    if processes > gpus:
+        raise LarkError(
+            f"hardware={hardware} asks for {counted(processes, 'GPU')} on this machine, which has"
+            f" {gpus or 'none'}: use hardware=auto, or hardware=cpu for the demo."
+        )
 
 
 def job_nodes(planned: bool = False) -> int | None:

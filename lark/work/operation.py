@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
 
 Counts = Mapping[str, Any]
-"""What a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
+"""The numbers that a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
 labels.
 """
 Settings = Mapping[str, Any]
@@ -38,7 +38,7 @@ def imported(target: str) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """What the code of an operation is asked to do. The same in this process and in workers."""
+    """One request to the code of an operation. The same in this process and in workers."""
 
     operation: str
     folder: Path
@@ -56,7 +56,7 @@ class Job:
     gpus: int = 1
     """GPUs per process. 0: every process sees the GPUs of all, and uses the one of its local rank."""
     on_cpu: bool = False
-    """Whether it needs no GPU (`Operation.on_cpu`)."""
+    """True if it needs no GPU (`Operation.on_cpu`)."""
     allocator: str = ""
     """Settings of PyTorch's GPU memory allocator (`Operation.allocator`)."""
     rank: int = 0
@@ -106,6 +106,8 @@ class Operation:
     in workers. How the work can be divided is declared with the function: `in_shards`, `together`
     (lark/work/sharding.py), or not at all.
     """
+
+    # Where it runs.
     processes: Literal["one", "all", "sharing"] = "all"
     """one: a single process. all: every process works on its own share. sharing: as all, but several GPUs
     can hold one model.
@@ -113,35 +115,35 @@ class Operation:
     gpus: Callable[[Config], int] = _one_gpu
     """GPUs per process (see `Job.gpus`)."""
     on_cpu: bool = False
-    """Whether it needs no GPU, wherever it runs."""
+    """True if it needs no GPU, wherever it runs."""
     allocator: str = ""
     """PYTORCH_ALLOC_CONF of its workers on GPUs, unless the user has set it. Empty: PyTorch's default."""
-    collect: Callable[[Job, Counts], Counts] | None = None
-    """Called in this process when all workers are done: merges their shards. Returns the counts, with its
-    own added.
-    """
+
+    # Functions that the pipeline calls in its own process, in this order. Each is optional.
     fetch: Callable[[Config], bool] | None = None
-    """Called before the plan is final: downloads inputs whose content is part of fingerprints. Returns
-    whether any were missing.
+    """Before the plan is final: downloads inputs whose content is part of fingerprints. Returns whether any
+    were missing.
     """
     check: Callable[[Config, Machine], None] | None = None
-    """Called before anything runs: checks packages, files and settings. Raises LarkError."""
+    """Before anything runs: checks packages, files and settings. Raises LarkError."""
     preview: Callable[[Config, Mapping[str, Path]], None] | None = None
-    """Called as soon as its first input exists, long before it runs: finds errors that this input shows.
-    Raises LarkError.
-    """
-    notice: Callable[[Config, Counts, bool], None] | None = None
-    """Called afterwards: logs what the user should know. The last argument: whether it was made in this
-    run.
+    """As soon as its first input exists, long before it runs: finds errors that this input shows. Raises
+    LarkError.
     """
     forget: Callable[[Path], None] | None = None
-    """Called before it is forced: deletes what is kept outside the artifact's folder."""
-    card: Callable[[Path, Counts], str] | None = None
-    """Text of a README.md that describes its artifact to others. Not part of the artifact: it can be
-    edited.
-    """
+    """Before it is forced: deletes what is kept outside the artifact's folder."""
     curve: str = ""
-    """A JSON-lines file in its folder that is mirrored to W&B while it runs."""
+    """While it runs: a JSON-lines file in its folder that is mirrored to W&B."""
+    collect: Callable[[Job, Counts], Counts] | None = None
+    """When all workers are done: merges their shards. Returns the counts, with its own added."""
+    card: Callable[[Path, Counts], str] | None = None
+    """Afterwards: the text of a README.md that describes its artifact to others. Not part of the artifact:
+    it can be edited.
+    """
+    notice: Callable[[Config, Counts, bool], None] | None = None
+    """Afterwards: logs what the user should know. The last argument: whether it was made in this run."""
+
+    # For the planner.
     cost: Callable[["Planner", "Step"], "Estimate | None"] | None = None
     """Cost of a step: FLOPs, seconds, memory, disk; None if the size of its model is unknown. Without a
     function: negligible.
@@ -182,7 +184,7 @@ class Step:
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = False
-    """Whether each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
+    """True if each artifact has its own inputs, which are then named with its label: `generations:aime24`."""
 
     @property
     def stage(self) -> str:
@@ -199,7 +201,7 @@ class Step:
         return (self.operation.name, *(artifact.fingerprint for artifact in self.artifacts))
 
     def makes(self, kind: Kind) -> bool:
-        """Whether it makes artifacts of this kind."""
+        """True if it makes artifacts of this kind."""
         return any(artifact.kind == kind for artifact in self.artifacts)
 
     @cached_property

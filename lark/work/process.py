@@ -1,4 +1,4 @@
-"""What a worker process gets from its parent: environment variables, and that it ends with it."""
+"""The environment variables of a worker process, and its end with its parent."""
 
 import ctypes
 import os
@@ -39,9 +39,8 @@ def environment(
         max(1, machine.threads * machine.processes // (processes or machine.processes))
     )
     if not sys.stderr.isatty():
-        env.setdefault(
-            "TQDM_MININTERVAL", "10"
-        )  # seconds; in a log file, every update of a bar is a new line
+        # Seconds. In a log file, every update of a bar is a new line.
+        env.setdefault("TQDM_MININTERVAL", "10")
     if machine.device == "cpu" or machine.cluster:  # on a cluster, the actors have the GPUs
         env["CUDA_VISIBLE_DEVICES"] = ""
         env["DS_ACCELERATOR"] = "cpu"
@@ -55,23 +54,15 @@ def environment(
 
 def for_actor(machine: Machine, allocator: str, on_cpu: bool) -> dict[str, str]:
     """Environment variables of a process that Ray has started, with the GPUs that Ray has given to it."""
-    own = environment(replace(machine, processes=1, cluster=""), 1)
+    worker = environment(replace(machine, processes=1, cluster=""), 1)
+    threads = {"OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"}
     if machine.device == "cpu" or on_cpu:
-        names = {"OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "GOMP_SPINCOUNT"}
-        return {name: value for name, value in own.items() if name in names} | {
-            "CUDA_VISIBLE_DEVICES": "",
-            "DS_ACCELERATOR": "cpu",
-        }
-    names = {
-        "OMP_NUM_THREADS",
-        "TOKENIZERS_PARALLELISM",
-        "RAYON_NUM_THREADS",
-        "PYTORCH_NVML_BASED_CUDA_CHECK",
-        "LIGER_KERNEL_IMPL_ROPE",
-    }
-    return {name: value for name, value in own.items() if name in names} | for_allocator(
-        allocator, os.environ
-    )
+        names = threads | {"GOMP_SPINCOUNT"}
+        device = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    else:
+        names = threads | {"PYTORCH_NVML_BASED_CUDA_CHECK", "LIGER_KERNEL_IMPL_ROPE"}
+        device = for_allocator(allocator, os.environ)
+    return {name: value for name, value in worker.items() if name in names} | device
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

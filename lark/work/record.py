@@ -19,8 +19,8 @@ from lark.secrets import redact
 from lark.store.store import Artifact
 from lark.work.operation import Step
 
-FILE = "steps.jsonl"
-LONGEST = 2000
+RECORD_FILE = "steps.jsonl"
+LONGEST_ERROR = 2000
 """Characters of an error that are kept."""
 
 
@@ -28,11 +28,11 @@ class Record:
     """Writes the lines of one run."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+        self.path = folder / RECORD_FILE
         self.run = f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{os.getpid()}"
 
     def start(self, typed: Sequence[str], steps: Sequence[Step]) -> None:
-        """What was typed, and the steps that are planned."""
+        """Record the settings that were typed, and the planned steps."""
         plan = [
             {"step": step.title, "stage": step.stage, "artifacts": _folders(step.artifacts)} for step in steps
         ]
@@ -52,8 +52,10 @@ class Record:
 
     def end(self, error: BaseException | None) -> None:
         """The run is over. An interruption (Ctrl-C) is an error without a message."""
-        said = None if error is None else redact(str(error))[:LONGEST] or type(error).__name__
-        self._write(event="end", error=said)
+        reason = None
+        if error is not None:
+            reason = redact(str(error))[:LONGEST_ERROR] or type(error).__name__
+        self._write(event="end", error=reason)
 
     def _write(self, **values: Any) -> None:
         line = json.dumps({"run": self.run, "time": time.strftime("%Y-%m-%dT%H:%M:%S"), **values})

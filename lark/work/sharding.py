@@ -48,11 +48,11 @@ Do = Callable[[Sequence[Shard], Progress], None]
 
 
 @dataclass(frozen=True)
-class Done:
-    """What was done in this run."""
+class WorkDone:
+    """The work that was done in this run, without what an earlier run has left."""
 
     size: float = 0.0
-    """Of the shards that were missing."""
+    """Size of the shards that were missing."""
     rate: float | None = None
     """Size per second; None if there was nothing to do."""
 
@@ -64,18 +64,18 @@ class Work:
     shards: Sequence[Shard]
     """All of them, in the same order in every process."""
     missing: Callable[[Sequence[Shard]], list[Shard]]
-    """Those of the given shards whose results do not exist yet, or are damaged."""
+    """Selects, from the given shards, those whose results do not exist yet, or are damaged."""
     load: Callable[[], contextlib.AbstractContextManager[Do]]
     """Loads what the work needs, such as a model. Called only if something is missing."""
-    counts: Callable[[Done], Counts]
-    """What the operation reports for the manifest."""
+    counts: Callable[[WorkDone], Counts]
+    """The counts of the operation for the manifest."""
     describe: Callable[[Shard], str]
     """The trajectories or problems in a shard, for the message if it fails."""
     label: str
     """Describes the work in the progress bar."""
     unit: str
     many: bool = False
-    """Whether many shards at once are faster than one after the other, as in engines that batch requests."""
+    """True if many shards at once are faster than one after the other, as in engines that batch requests."""
 
 
 class InShards:
@@ -90,12 +90,13 @@ class InShards:
         mine = deal(work.shards, job.world)[job.rank]
         missing = work.missing(mine)
         if not missing:
-            return dict(work.counts(Done()))
+            return dict(work.counts(WorkDone()))
         label = work.label if job.world == 1 else f"{work.label} (process 1 of {job.world})"
-        total, left = (sum(shard.size for shard in some) for some in (mine, missing))
-        with work.load() as do, Bar(work, label, total, total - left, hidden=not job.is_main) as bar:
+        total = sum(shard.size for shard in mine)
+        remaining = sum(shard.size for shard in missing)
+        with work.load() as do, Bar(work, label, total, total - remaining, hidden=not job.is_main) as bar:
             do(missing, bar)
-            return dict(work.counts(Done(left, bar.rate)))
+            return dict(work.counts(WorkDone(remaining, bar.rate)))
 
 
 def in_shards(work: Callable[[Job], Work]) -> InShards:

@@ -16,10 +16,11 @@ from typing import Any
 
 from lark.config import Config
 from lark.errors import LarkError
+from lark.names import override_key
 from lark.reading.untrusted import parse_object
 
 log = logging.getLogger(__name__)
-POLL_SECONDS = 2.0
+FOLLOW_SECONDS = 2.0
 
 
 LONGEST_GROUP = 128
@@ -38,7 +39,7 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
     flags = [argument for argument in arguments if argument.startswith("-")]
     is_sweep = any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
     settings = sorted(argument for argument in arguments if "=" in argument and not argument.startswith("-"))
-    keys = {setting.lstrip("+").partition("=")[0] for setting in settings}
+    keys = {override_key(setting) for setting in settings}
     if not is_sweep or keys & {"experiment", "tracking.group"}:
         return arguments
     relevant = [
@@ -60,10 +61,9 @@ class Tracker:
     """One W&B run per pipeline run, opened when there is something to log. Does nothing with tracking=none."""
 
     def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
-        self.config, self.folder = config, folder
-        self.name = (
-            name or f"{folder.parent.name}/{folder.name}"
-        )  # demo/lark-B3: the student's folder and the run's
+        self.config = config
+        self.folder = folder
+        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: student and run
         self.enabled = config.tracking.mode != "none"
         if self.enabled and importlib.util.find_spec("wandb") is None:
             log.warning(
@@ -84,10 +84,10 @@ class Tracker:
             except wandb.Error as error:
                 if self.config.tracking.mode != "online":
                     raise
-                why = " ".join(str(error).split())
+                reason = " ".join(str(error).split())
                 log.warning(
                     "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` uploads it later.",
-                    why,
+                    reason,
                     self.folder,
                 )
                 self._run = self._open("offline")
@@ -154,7 +154,7 @@ class Tracker:
         """Log new lines by step, not by file position: a resumed training rewrites the end of the file."""
         seen = -1
         while True:
-            last = stop.wait(POLL_SECONDS)
+            last = stop.wait(FOLLOW_SECONDS)
             if path.exists():
                 for line in path.read_bytes().splitlines(keepends=True):
                     values = _parsed(line)
@@ -166,22 +166,25 @@ class Tracker:
 
     @property
     def already_tracked(self) -> bool:
-        """Whether a run that produced nothing new can skip W&B: it has no group, or its group already has
+        """True if a run that produced nothing new can skip W&B: it has no group, or its group already has
         it.
         """
         group = self.config.tracking.group
-        told = self._told.read_text(encoding="utf-8", errors="replace") if self._told.is_file() else ""
-        return group is None or group in told.splitlines()
+        if group is None:
+            return True
+        if not self._groups_file.is_file():
+            return False
+        return group in self._groups_file.read_text(encoding="utf-8", errors="replace").splitlines()
 
     @property
-    def _told(self) -> Path:
+    def _groups_file(self) -> Path:
         return self.folder / ".tracked"
 
     def finish(self) -> None:
         if self._run is not None:
             self._run.finish()
             if not self.already_tracked:
-                with self._told.open("a", encoding="utf-8") as handle:
+                with self._groups_file.open("a", encoding="utf-8") as handle:
                     handle.write(f"{self.config.tracking.group}\n")
 
 

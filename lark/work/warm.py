@@ -41,10 +41,10 @@ from lark.work.worker import leave, main
 log = logging.getLogger(__name__)
 
 FORK, BECOME = "fork", "become"
-PATIENCE_SECONDS, IDLE_SECONDS = 600, 30
-"""Longest wait for a warm process that is still importing, and for one that does not use the processor: it
-may be stopped.
-"""
+IMPORT_SECONDS = 600
+"""Longest wait for a warm process that is still importing."""
+IDLE_SECONDS = 30
+"""Longest wait for a warm process that does not use the processor: it may be stopped."""
 
 Coming = tuple[str, dict[str, str]]
 """The module of a coming step's worker, and the environment of that worker."""
@@ -54,7 +54,8 @@ class _Warm:
     """A warm process, seen from the run."""
 
     def __init__(self, how: str, env: dict[str, str]) -> None:
-        self.how, self.env = how, env
+        self.how = how
+        self.env = env
         self.modules: set[str] = set()
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -98,10 +99,14 @@ class _Warm:
 
     def _answers(self) -> bool:
         """Wait for an answer, as long as the process works."""
-        used, since, end = "", time.monotonic(), time.monotonic() + PATIENCE_SECONDS
+        used: int | None = None
+        since = time.monotonic()
+        end = since + IMPORT_SECONDS
         while not select.select([self.connection], [], [], 0.5)[0]:
-            if (now := processor_ticks(self.process.pid)) != used:
-                used, since = now, time.monotonic()
+            now = processor_ticks(self.process.pid)
+            if now != used:
+                used = now
+                since = time.monotonic()
             elif time.monotonic() > min(end, since + IDLE_SECONDS):
                 return False
         return True
@@ -146,8 +151,8 @@ class _Forked:
         return self.returncode
 
     def _report(self, timeout: float | None) -> dict[str, Any] | None:
-        """What the warm process reports of the worker's end. If it is stopped itself, what the system
-        knows.
+        """The worker's exit code, as reported by the warm process; from `/proc` if the warm process is
+        stopped.
         """
         since: float | None = None
         while not select.select([self.parent.connection], [], [], 0.5 if timeout is None else timeout)[0]:
@@ -255,7 +260,8 @@ def _serve(connection: socket.socket, how: str) -> Path:
         gc.collect()
         gc.freeze()  # the worker's garbage collector then leaves shared pages alone
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        parent, child = os.getpid(), os.fork() if how == FORK else 0
+        parent = os.getpid()
+        child = os.fork() if how == FORK else 0
         if child:
             workers.append(child)
             os.close(files[0])
@@ -275,7 +281,8 @@ def _begin(connection: socket.socket, output: int, parent: int | None) -> None:
         if os.getppid() != parent:
             os._exit(1)
         if numpy := sys.modules.get("numpy"):
-            numpy.random.seed()  # from the system's entropy, as in a new process; `random` and PyTorch do so themselves
+            # From the system's entropy, as in a new process; `random` and PyTorch do so themselves.
+            numpy.random.seed()
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(output, number)
         # A new stream: the old one belongs to /dev/null, which can seek, and a pipe cannot.

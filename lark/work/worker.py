@@ -24,7 +24,7 @@ from lark.work.launch import DISK_FULL, ERROR, NOT_WRITTEN, RESULT, die_with_par
 from lark.work.operation import Job, imported
 
 LEADER = "lark.cluster.crew:run_on_cluster"
-"""What a worker calls on a cluster: it leads the processes of all nodes. It is named, not imported, because
+"""The function that a worker calls on a cluster: it leads the processes of all nodes. It is named, not imported, because
 work on one machine needs nothing of a cluster.
 """
 
@@ -34,15 +34,13 @@ def main(path: Path) -> int:
     prepare()
     job, target = read_job(path)
     log_to(level=logging.INFO if job.is_main else logging.WARNING)
-    logging.getLogger("bitsandbytes").setLevel(
-        logging.ERROR
-    )  # on CPU, its import warns about a kernel that is not used
+    # On CPU, its import warns about a kernel that is not used.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     beating = heartbeat.start(
         job.folder, job.rank, job.config.hardware.silence, leads=bool(job.machine.cluster)
     )
-    if (
-        job.machine.device == "cuda" and not job.machine.cluster
-    ):  # before the import below, which may query CUDA
+    # Before the import below, which may query CUDA.
+    if job.machine.device == "cuda" and not job.machine.cluster:
         if job.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = narrow(os.environ, job.gpus)
         os.environ.update(for_allocator(job.allocator, os.environ))

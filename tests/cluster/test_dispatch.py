@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark.cluster.dispatch import ATTEMPTS, LOSSES, Dispatch
+from lark.cluster.dispatch import SHARD_ATTEMPTS, SHARD_LOSSES, Dispatch
 from lark.work.sharding import Shard
 
 COSTS = st.lists(st.integers(1, 9), min_size=1, max_size=60)
@@ -21,7 +21,7 @@ def test_every_shard_is_done_once_whatever_is_lost_in_between(costs, workers, ma
             break
         taken = queue.take(workers)
         assert taken
-        if random.random() < 0.3 and max(queue.losses.values(), default=0) < LOSSES - 1:
+        if random.random() < 0.3 and max(queue.losses.values(), default=0) < SHARD_LOSSES - 1:
             assert queue.lost(taken) is None
         else:
             done += taken
@@ -45,7 +45,7 @@ def test_shares_get_smaller_towards_the_end_and_a_failed_shard_is_alone():
 
 def test_a_shard_that_fails_too_often_is_returned():
     queue = Dispatch(shards([1]))
-    found = [queue.failed(queue.take(1)) for _ in range(ATTEMPTS)]
-    assert [shard and shard.name for shard in found] == [None] * (ATTEMPTS - 1) + ["s0"]
-    lost = [queue.lost(queue.take(1)) for _ in range(LOSSES)]
-    assert [shard and shard.name for shard in lost] == [None] * (LOSSES - 1) + ["s0"]
+    found = [queue.failed(queue.take(1)) for _ in range(SHARD_ATTEMPTS)]
+    assert [shard and shard.name for shard in found] == [None] * (SHARD_ATTEMPTS - 1) + ["s0"]
+    lost = [queue.lost(queue.take(1)) for _ in range(SHARD_LOSSES)]
+    assert [shard and shard.name for shard in lost] == [None] * (SHARD_LOSSES - 1) + ["s0"]

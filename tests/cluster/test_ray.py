@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 from experiments.submission.record import Submission, submitted
 from lark.cluster import nodes as cluster
-from lark.cluster.dispatch import ATTEMPTS
+from lark.cluster.dispatch import SHARD_ATTEMPTS
 from lark.errors import LarkError
 from lark.evaluation.generate import generate
 from lark.evaluation.grade import collect
@@ -86,7 +86,7 @@ def test_a_shard_that_fails_three_times_is_named_and_the_others_are_kept(
         match=r"s03 cannot be done This occurred 3 times in trajectory s03\. Finished shards are kept",
     ):
         run(tmp_path, started)
-    assert tried(tmp_path)["s03"] == ATTEMPTS
+    assert tried(tmp_path)["s03"] == SHARD_ATTEMPTS
     (tmp_path / "bad-s03").unlink()
     before = tried(tmp_path)
     done = {path.stem for path in tmp_path.glob("*.done")}

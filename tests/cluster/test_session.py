@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lark.cluster.nodes import LOCAL
+from lark.cluster.nodes import ALLOW_LOOPBACK
 from lark.cluster.session import make_folder, remove_folder
 from tests.conftest import ROOT
 
@@ -25,7 +25,8 @@ RUN = """
 import json, os, sys
 from pathlib import Path
 from lark.cluster.nodes import reach
-print(json.dumps({"address": reach(None, Path(sys.argv[1])).address, "token": os.environ["RAY_AUTH_TOKEN"]}), flush=True)
+address = reach(None, Path(sys.argv[1])).address
+print(json.dumps({"address": address, "token": os.environ["RAY_AUTH_TOKEN"]}), flush=True)
 sys.stdin.read()
 sys.exit("the run fails")
 """
@@ -60,7 +61,7 @@ def client(address: str, token: str) -> dict[str, Any]:
     """The answer to a client of the cluster with some token."""
     env = {
         **os.environ,
-        **LOCAL,
+        **ALLOW_LOOPBACK,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "RAY_NUM_REDIS_GET_RETRIES": "2",

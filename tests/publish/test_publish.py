@@ -16,7 +16,8 @@ import pytest
 from lark.errors import LarkError
 from lark.output.markdown import metadata
 from lark.publish.__main__ import main
-from lark.store.store import CARD, MANIFEST, checksums
+from lark.store.integrity import CARD, stamps
+from lark.store.manifest import MANIFEST
 
 TOKEN = "hf_" + "secret" * 5
 
@@ -119,7 +120,7 @@ def made(root: Path, kind: str, files: dict[str, str], status: str = "finished")
         "status": status,
         "kind": kind,
         "fingerprint": "0123456789ab",
-        "files": checksums(folder),
+        "files": stamps(folder),
         "counts": {},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lark.store import locks
-from lark.store.locks import locked
+from lark.store.locks import holder, locked
 
 NUMBERS = [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS]
 
@@ -28,9 +28,9 @@ def without_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         raise OSError(request.param, os.strerror(request.param))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    monkeypatch.setattr(locks, "BEAT", 0.1)
-    monkeypatch.setattr(locks, "STALE", 1.0)
-    monkeypatch.setattr(locks, "POLL", 0.02)
+    monkeypatch.setattr(locks, "TOUCH_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "RETRY_SECONDS", 0.02)
 
 
 def work(path: Path, record: Path) -> None:
@@ -86,7 +86,8 @@ def test_the_lock_of_a_killed_process_is_taken_over_before_its_parent_notices(
     while not (tmp_path / "in").exists():
         time.sleep(0.01)
     os.kill(child.pid or 0, signal.SIGKILL)
-    started, locks.STALE = time.monotonic(), 600.0
+    started = time.monotonic()
+    locks.STALE_SECONDS = 600.0
     with locked(path, "thing"):
         assert time.monotonic() - started < 60
     child.join(30)
@@ -107,6 +108,18 @@ def test_a_long_job_keeps_its_lock(without_locks: None, tmp_path: Path) -> None:
         assert not record.exists(), "touched within the limit, so not taken over"
     other.join(30)
     assert record.read_text().split() == ["in", "out"]
+
+
+def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    assert holder(path) is None
+    with locked(path, "thing"):
+        assert holder(path) == f"process {os.getpid()} on {socket.gethostname()}"
+    assert holder(path) is None
+
+
+def test_the_holder_of_a_lock_file_is_named(without_locks: None, tmp_path: Path) -> None:
+    test_the_holder_of_a_lock_is_named(tmp_path)
 
 
 def test_another_error_of_the_disk_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

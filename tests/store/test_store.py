@@ -245,4 +245,4 @@ def test_a_damaged_entry_of_the_cache_is_not_used(tmp_path: Path) -> None:
         cache.write_text(text.replace(right, wrong))
         assert Checksums(tmp_path)(path) == right
     cache.write_text(text)
-    assert Checksums(tmp_path).known
+    assert Checksums(tmp_path).entries

@@ -95,7 +95,11 @@ def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
 
 
 MIXED = """#!/bin/sh
-[ "$1" = -L ] && { echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-a)"; echo "GPU 1: NVIDIA GeForce GT 1030 (UUID: GPU-b)"; exit; }
+[ "$1" = -L ] && {
+    echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-a)"
+    echo "GPU 1: NVIDIA GeForce GT 1030 (UUID: GPU-b)"
+    exit
+}
 case "$*" in *"-i MIG"*) echo "No devices were found"; exit 6;; esac
 case "$*" in *"-i 1"|*"-i GPU-b") ;; *) echo 24564;; esac
 case "$*" in *"-i 0"|*"-i GPU-a") ;; *) echo 2048;; esac
@@ -159,7 +163,8 @@ torch.cuda.is_available = is_available
 from lark.work import worker
 from pathlib import Path
 worker.main(Path(sys.argv[1]))
-print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": [m for m in sys.modules if m.startswith("lark.")]}))
+loaded = [m for m in sys.modules if m.startswith("lark.")]
+print(json.dumps({"driver": asked, "nvml": asked_of_nvml, "loaded": loaded}))
 """
 
 

@@ -69,7 +69,10 @@ import subprocess, sys, os
 from lark.work.launch import _run
 from pathlib import Path
 from typing import Any
-child = "import subprocess,sys,os,time; p=subprocess.Popen(['sleep','60']); print(os.getpid(), p.pid, flush=True); time.sleep(60)"
+child = (
+    "import subprocess,sys,os,time; p=subprocess.Popen(['sleep','60']);"
+    " print(os.getpid(), p.pid, flush=True); time.sleep(60)"
+)
 _run([sys.executable, "-c", child], Path(sys.argv[1]), dict(os.environ))
 """
 

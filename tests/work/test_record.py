@@ -10,12 +10,12 @@ from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
 from lark.store.store import Artifact, Kind
 from lark.work.operation import Operation, Step
-from lark.work.record import FILE, Record
+from lark.work.record import RECORD_FILE, Record
 from tests.conftest import SMALL, composed
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / RECORD_FILE).read_text().splitlines()]
 
 
 def step(*artifacts: Artifact) -> Step:
@@ -58,7 +58,7 @@ def test_credentials_are_not_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     record = Record(tmp_path)
     record.start(["pool.path=hf_abcdefghijklmnopqrst"], [])
     record.end(LarkError("401 for hf_abcdefghijklmnopqrst"))
-    assert "abcdefghij" not in (tmp_path / FILE).read_text()
+    assert "abcdefghij" not in (tmp_path / RECORD_FILE).read_text()
 
 
 def test_a_failed_run_records_why(tmp_path: Path) -> None:

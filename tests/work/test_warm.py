@@ -32,7 +32,8 @@ def state(job):
     print("working", flush=True)
     return {
         "pid": os.getpid(), "imported_by": imported_by, "calls": calls, "group": os.getpgid(0),
-        "random": random.random(), "numpy": float(numpy.random.rand()), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "random": random.random(), "numpy": float(numpy.random.rand()),
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
     }
 

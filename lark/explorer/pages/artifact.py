@@ -22,10 +22,8 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
     return {
         **row(listing, entry),
         **(progress(entry) if not entry.finished else {}),
-        "git": entry.manifest.get("git"),
-        "versions": entry.manifest.get("versions")
-        if isinstance(entry.manifest.get("versions"), dict)
-        else {},
+        "git": entry.manifest.git,
+        "versions": entry.manifest.versions,
         "counts": entry.counts,
         "inputs": [{"label": label, **_link(listing, *key)} for label, key in entry.inputs.items()],
         "used_by": [_link(listing, *user.key) for user in users[:MANY]],

@@ -91,17 +91,16 @@ def _place(kind: str) -> tuple[int, str]:
 
 def row(listing: Listing, entry: Entry) -> dict[str, Any]:
     """An artifact in a list."""
-    seconds = entry.manifest.get("seconds")
+    error = entry.problem or entry.manifest.error
     return {
         "kind": entry.kind,
         "name": entry.name,
         "fingerprint": entry.fingerprint,
         "state": listing.state(entry),
         "started": started(entry) or None,
-        "seconds": seconds if isinstance(seconds, int | float) else None,
+        "seconds": entry.manifest.seconds if entry.manifest.started else None,
         "users": len(listing.used_by(entry)),
-        "error": entry.problem
-        or (str(entry.manifest["error"])[:1000] if entry.manifest.get("error") else None),
+        "error": error[:1000] if error else None,
     }
 
 

@@ -15,7 +15,7 @@ from lark.explorer.progress import tail
 from lark.explorer.run_records import LOG, Done, RunRecord, read_runs
 from lark.explorer.values import moment
 from lark.reading.untrusted import read_yaml, regular
-from lark.work.record import FILE
+from lark.work.record import RECORD_FILE
 
 MOST = 1000
 SHOWN_RUNS = 20
@@ -53,7 +53,7 @@ def _all_runs(context: Context) -> list[NamedRun]:
     folder = context.root / "runs"
     found = []
     for path in _folders(folder):
-        files = [path / name for name in (FILE, LOG, "summary.json", ".hydra/overrides.yaml")]
+        files = [path / name for name in (RECORD_FILE, LOG, "summary.json", ".hydra/overrides.yaml")]
         found += context.cached(("run", path), files, lambda path=path: _read(path, folder))  # type: ignore[misc]
     return sorted(found, key=lambda run: run[1].changed, reverse=True)
 
@@ -62,7 +62,7 @@ def _folders(folder: Path) -> list[Path]:
     found: list[Path] = []
     for path, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if name != "wandb" and not name.startswith("."))
-        if LOG in files or FILE in files:
+        if LOG in files or RECORD_FILE in files:
             found.append(Path(path))
         if len(found) >= MOST:
             break
