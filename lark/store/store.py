@@ -195,9 +195,7 @@ class Store:
 
     def lock(self, artifact: Artifact) -> contextlib.AbstractContextManager[None]:
         """Lock the artifact for this process."""
-        return locked(
-            self.root / ".locks" / f"{artifact.kind.name}-{artifact.fingerprint}.lock", artifact.folder
-        )
+        return locked(lock_file(self.root, artifact.folder), artifact.folder)
 
     def _clear(self, artifact: Artifact, force: bool) -> None:
         """Remove what must not be resumed from: everything if forced or damaged, and drafts of a run that
@@ -252,6 +250,12 @@ class Store:
             **more,
         }
         write_text(self.path(artifact) / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
+
+
+def lock_file(root: Path, folder: Path) -> Path:
+    """The lock of an artifact, given by its folder relative to the outputs."""
+    fingerprint = folder.name.rpartition("-")[2]
+    return root / ".locks" / f"{folder.parent.name}-{fingerprint}.lock"
 
 
 def remove(folder: Path) -> None:

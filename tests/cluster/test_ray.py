@@ -31,7 +31,7 @@ from lark.work.machine import Machine
 from tests.cluster.ray_cluster import Nodes, nodes
 from tests.cluster.ray_work import COUNT
 from tests.conftest import ROOT, composed, job_of, run_program, start_program
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_driver, wait_until
 
 RUN = ["pool.questions=4", "training.epochs=4", "training.global_batch=6", "stages=[train]", "tracking=none",
        "hardware.threads=1", "scoring.shard_tokens=300"]  # fmt: skip
@@ -194,7 +194,7 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     wait_until(submission, "done")
     check_shared(submission, "score")
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
-    wait_for_conductor(submission)
+    wait_for_driver(submission)
 
 
 @pytest.mark.parametrize(
