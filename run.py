@@ -29,7 +29,6 @@ from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed, raised_by_hydra, sentence
 from lark.errors import LarkError
 from lark.work.entry import INTERRUPTED, explain, run_main
-from lark.work.machine import claim
 from lark.work.tracking import with_sweep_group
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ failures: list[str] = []
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.MULTIRUN and not claim(hydra_config.job.num):
-        return  # a trial of another process (experiments/harness/lanes.py)
     folder, outputs = Path(hydra_config.runtime.output_dir), Path(str(composed.outputs))
     try:
         settings = config.load(composed, folder)
