@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class StepJob:
         self.name = name
 
     def __call__(self) -> None:
-        log_to()  # submitit's processes have no log of their own
+        log_to(sys.stdout)  # submitit writes it to the log of the job
         run_step(self.folder, self.name)
 
     def checkpoint(self) -> Any:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import yaml
 
+from lark.config.hydra_errors import is_of_hydra, sentence
 from lark.errors import LarkError, first_line, is_out_of_memory
 from lark.printing import message
 from lark.store.disk import disk_error
@@ -37,16 +38,16 @@ def run_main(main: Callable[[], int | str | None], outputs: Path = Path("outputs
     except FileNotFoundError:
         sys.exit("error: The current folder no longer exists. Change to another one.")
     try:
-        said = main()
+        result = main()
     except BrokenPipeError:  # the output was piped to a program that has ended, such as `head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        said = INTERRUPTED
+        result = INTERRUPTED
     except Exception as error:
-        said = f"error: {explain(error, outputs)}"
-    sys.exit(message(said) if isinstance(said, str) else said)
+        result = f"error: {explain(error, outputs)}"
+    sys.exit(message(result) if isinstance(result, str) else result)
 
 
 def prepare() -> None:
@@ -68,8 +69,13 @@ def explain(error: Exception, outputs: Path) -> str:
     """
     if isinstance(error, LarkError):
         return str(error)
-    if (said := disk_error(error, outputs)) is not None:
-        return said
+    # Hydra's logging raises a ValueError because of an OSError.
+    for cause in (error, error.__cause__):
+        refusal = None if cause is None else disk_error(cause, outputs)
+        if refusal is not None:
+            return refusal
+    if is_of_hydra(error):
+        return sentence(error)
     if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
         why = " ".join(str(error).split())
         return (
