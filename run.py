@@ -40,9 +40,11 @@ def main(composed: DictConfig) -> None:
     is_sweep = hydra_config.mode == RunMode.MULTIRUN
     outputs = Path(str(composed.outputs))
     try:
+        from lark.pipeline.run import run  # noqa: PLC0415  # takes a second, which --help does not need
+
         settings = config.load(composed, folder)
         outputs = settings.outputs_path
-        _run(settings, folder, hydra_config.overrides.task, is_sweep)
+        run(settings, folder, hydra_config.overrides.task, is_sweep)
     except Exception as error:
         reason = explain(error, outputs)
         if os.getpid() != PROCESS:  # Hydra's launcher runs this trial in another process, and reports it
@@ -52,31 +54,11 @@ def main(composed: DictConfig) -> None:
         failures.append(f"error: {reason}")
 
 
-def _run(settings: config.Config, folder: Path, typed: list[str], is_sweep: bool) -> None:
-    # These imports take a second, which --help and --cfg do not need.
-    from lark.cluster import slurm  # noqa: PLC0415
-    from lark.output.run_summary import run_summary  # noqa: PLC0415
-    from lark.pipeline.dry_run import describe_run  # noqa: PLC0415
-    from lark.pipeline.fetch import fetch  # noqa: PLC0415
-    from lark.pipeline.pipeline import Pipeline  # noqa: PLC0415
-    from lark.pipeline.unused import check_unused  # noqa: PLC0415
-
-    if settings.only_fetches:
-        fetch(settings)
-    elif settings.dry_run:
-        describe_run(settings, folder, typed, is_sweep)
-    elif settings.hardware.cluster == "slurm" and slurm.is_follower():
-        slurm.follow(settings.outputs_path)
-    else:
-        pipeline = Pipeline(settings, folder)
-        check_unused(settings, pipeline.machine, pipeline.plan, typed, is_sweep)
-        pipeline.run(run_summary, typed)
-
-
 def command_line() -> str | None:
     """Run what was typed; return the errors of all trials, or None."""
     # Jobs of Hydra's launchers must import this `lark`, not the parser package of the same name.
-    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     config.register()
     try:
         sys.argv[1:] = with_sweep_group(as_hydra_reads(sys.argv[1:]))
