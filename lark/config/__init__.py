@@ -8,7 +8,7 @@ key is documented in the modules of this package; the YAML files give the source
 
 from lark.config.analysis import Analysis
 from lark.config.compare import Compare
-from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
+from lark.config.evaluation import GRADERS, Benchmark, Decoding, EngineSettings, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
@@ -26,7 +26,7 @@ __all__ = [
     "Compare",
     "Config",
     "Decoding",
-    "Engine",
+    "EngineSettings",
     "Experiment",
     "Hardware",
     "HeldOut",

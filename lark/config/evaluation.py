@@ -197,7 +197,7 @@ VLLM_MEMORY = 0.9
 
 
 @dataclass
-class Engine:
+class EngineSettings:
     """The engine that generates text."""
 
     name: str = MISSING

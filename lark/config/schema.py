@@ -14,7 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from lark.config.analysis import Analysis
 from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.compare import Compare
-from lark.config.evaluation import Benchmark, Engine
+from lark.config.evaluation import Benchmark, EngineSettings
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Budget, Method, Scoring, Sketch, budget_name, method_key
 from lark.config.pool import Pool
@@ -54,7 +54,7 @@ class Config:
     sketch: Sketch = field(default_factory=Sketch)
     training: Training = MISSING
     benchmark: Benchmark = MISSING
-    engine: Engine = MISSING
+    engine: EngineSettings = MISSING
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)

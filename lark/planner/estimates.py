@@ -7,7 +7,7 @@ Estimates are made for the plan's own steps, so a plan and its estimate cannot d
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from lark.config import Config, Engine
+from lark.config import Config, EngineSettings
 from lark.errors import LarkError
 from lark.generation.engine import ENGINES
 from lark.models.shapes import Shape, shape_of
@@ -200,7 +200,7 @@ class Planner:
 
     def generation_seconds(
         self,
-        engine: Engine,
+        engine: EngineSettings,
         shape: Shape,
         tokens: float,
         weights: float,
