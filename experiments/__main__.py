@@ -1,11 +1,11 @@
 """Run, submit, plan or render the paper's experiments.
 
-Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
+Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
-        python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
-        python -m experiments submit table1 hardware=ray|slurm [...]        the same on a cluster, in the background, each step once
-        python -m experiments status [table1] [timeline] [outputs=...]      what is done, running, waiting, failed, and left
-        python -m experiments run all                       run every experiment of the paper, and export pages of the explorer
+        python -m experiments render table1 [scale=paper] [key=value ...]   render finished results only
+        python -m experiments submit table1 hardware=ray|slurm [...]        run it on a cluster, each step once
+        python -m experiments status [table1] [timeline] [outputs=...]      done, running, waiting, failed, left
+        python -m experiments run all                                       run every experiment of the paper
 """
 
 import importlib
