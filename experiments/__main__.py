@@ -1,11 +1,11 @@
 """Run, submit, plan or render the paper's experiments.
 
-Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, reusing finished trials; then render
+Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
-        python -m experiments render table1 [scale=paper] [key=value ...]   render finished results, without running anything
-        python -m experiments submit table1 hardware=ray|slurm [...]        the same on a cluster, in the background, each step once
-        python -m experiments status [table1] [timeline] [outputs=...]      what is done, running, waiting, failed, and left
-        python -m experiments run all                       run every experiment of the paper, and export pages of the explorer
+        python -m experiments render table1 [scale=paper] [key=value ...]   render finished results only
+        python -m experiments submit table1 hardware=ray|slurm [...]        run it on a cluster, each step once
+        python -m experiments status [table1] [timeline] [outputs=...]      done, running, waiting, failed, left
+        python -m experiments run all                                       run every experiment of the paper
 """
 
 import importlib
@@ -22,11 +22,11 @@ from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, dashed, find
+from experiments.submission.checks import check_nothing_under_way
 from experiments.submission.record import Submission, submitted
 from experiments.submission.status import describe as describe_status
 from experiments.submission.status import timeline
 from experiments.submission.submit import submit as submit_sweep
-from experiments.submission.under_way import refuse_unreadable
 from lark.config.cli import outputs_typed
 from lark.errors import LarkError, first_line
 from lark.printing import counted, log_to
@@ -98,8 +98,8 @@ def submit(name: str, arguments: list[str]) -> list[str]:
     draw(sweep)
     if hasattr(_module(sweep), "conduct"):
         raise LarkError(
-            f"{sweep.title} chooses its trials by the results of others and cannot be submitted: use `python"
-            " -m experiments run`."
+            f"{sweep.title} decides at run time which trials to run, so it cannot be submitted: use `python -m"
+            " experiments run`."
         )
     submission = submit_sweep(sweep)
     log.info("python -m experiments status %s outputs=%s", sweep.title, submission.outputs)
@@ -139,7 +139,7 @@ def _submission(folder: Path) -> Submission:
     try:
         return Submission(folder)
     except LarkError:
-        refuse_unreadable(folder)
+        check_nothing_under_way(folder)
         raise
 
 

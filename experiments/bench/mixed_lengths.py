@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-from lark.config import Engine
+from lark.config import EngineSettings
 from lark.config import Student as StudentConfig
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat, Encoded
@@ -259,7 +259,7 @@ def opened_engine(config: StudentConfig, chat: ChatFormat) -> Any:
             " time."
         )
         return None
-    return VLLMEngine(Engine(name="vllm"), config, config.path, chat.tokenizer, "cpu")
+    return VLLMEngine(EngineSettings(name="vllm"), config, config.path, chat.tokenizer, "cpu")
 
 
 def trajectories_of(path: Path, chat: ChatFormat, vocabulary: int) -> dict[str, list[Encoded]]:

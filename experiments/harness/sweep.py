@@ -13,14 +13,13 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from experiments.harness import checks
 from lark import config as conf
 from lark.config import Config
-from lark.config.cli import as_hydra_reads, raised_by_hydra, sentence
+from lark.config.cli import as_hydra_reads
+from lark.config.hydra_errors import is_of_hydra, sentence
 from lark.config.method import REVERSED
 from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
@@ -162,7 +161,7 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     try:
         whole, batch, configs = _composed(name, settings)
     except Exception as error:
-        if isinstance(error, HydraException | OmegaConfBaseException) or raised_by_hydra(error):
+        if is_of_hydra(error):
             raise LarkError(sentence(error)) from error
         raise
     checksums = Checksums(configs[0].outputs_path)

@@ -1,5 +1,6 @@
-"""The union of all trials' steps, each once, with the steps that must be finished before it. Pure: nothing
-is read or started.
+"""The union of all trials' steps, each once, with the steps that must be finished before it.
+
+Pure: nothing is read or started.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ from lark.work.operation import Step
 
 
 @dataclass(frozen=True)
-class Node:
-    """A step of a sweep."""
+class Vertex:
+    """A step in the graph of a sweep."""
 
     name: str
     """Unique in its graph; also a file name."""
@@ -23,55 +24,60 @@ class Node:
     trials: tuple[int, ...]
     """All trials that need it."""
     after: tuple[str, ...]
-    """Names of the nodes that must be finished before it starts."""
+    """Names of the vertices that must be finished before it starts."""
 
 
-def graph(trials: Sequence[Sequence[Step]]) -> list[Node]:
-    """The graph of the trials' steps, each node after those it depends on.
+def graph(trials: Sequence[Sequence[Step]]) -> list[Vertex]:
+    """The graph of the trials' steps, each vertex after those it depends on.
 
     A step whose artifacts are all made by another one (scores by a pass that also measures entropy) is left
     to that one. If two passes share only some artifacts, the second one comes after the first and makes the
     rest.
     """
-    found: dict[tuple[str, ...], tuple[Step, int]] = {}
-    for trial, steps in enumerate(trials):
+    unique: dict[tuple[str, ...], Step] = {}
+    first_trial: dict[tuple[str, ...], int] = {}
+    for number, steps in enumerate(trials):
         for step in steps:
-            found.setdefault(step.key, (step, trial))
-    kept = {
-        key: pair
-        for key, pair in found.items()
-        if not any(_within(pair[0], other) for other, _ in found.values())
-    }
-    names = {key: _name(step) for key, (step, _) in kept.items()}
+            unique.setdefault(step.key, step)
+            first_trial.setdefault(step.key, number)
+    largest = [step for step in unique.values() if not _is_within_another(step, unique.values())]
+    makers = _makers(largest)
+    users = _users(trials, makers)
+    vertices = []
+    for step in largest:
+        name = _name(step)
+        number = first_trial[step.key]
+        needed_by = tuple(sorted(users[name] | {number}))
+        vertices.append(Vertex(name, step, number, needed_by, _after(step, makers)))
+    return in_order(vertices)
+
+
+def _makers(steps: Iterable[Step]) -> dict[Path, list[str]]:
+    """The names of the steps that make each folder."""
     makers: dict[Path, list[str]] = {}
-    for key, (step, _) in kept.items():
+    for step in steps:
         for artifact in step.artifacts:
-            makers.setdefault(artifact.folder, []).append(names[key])
-    users: dict[str, set[int]] = {name: set() for name in names.values()}
-    for trial, steps in enumerate(trials):
+            makers.setdefault(artifact.folder, []).append(_name(step))
+    return makers
+
+
+def _users(trials: Sequence[Sequence[Step]], makers: Mapping[Path, Sequence[str]]) -> dict[str, set[int]]:
+    """The trials that need each step."""
+    users: dict[str, set[int]] = {name: set() for names in makers.values() for name in names}
+    for number, steps in enumerate(trials):
         for step in steps:
             for artifact in step.artifacts:
-                users[makers[artifact.folder][0]].add(trial)
-    nodes = [
-        Node(
-            names[key],
-            step,
-            trial,
-            tuple(sorted(users[names[key]] | {trial})),
-            _after(step, names[key], makers),
-        )
-        for key, (step, trial) in kept.items()
-    ]
-    return in_order(nodes)
+                users[makers[artifact.folder][0]].add(number)
+    return users
+
+
+def _is_within_another(step: Step, others: Iterable[Step]) -> bool:
+    """True if another step makes everything that `step` makes, and more."""
+    return any(_folders(step) < _folders(other) for other in others)
 
 
 def _folders(step: Step) -> set[Path]:
     return {artifact.folder for artifact in step.artifacts}
-
-
-def _within(step: Step, other: Step) -> bool:
-    """Whether `other` makes everything that `step` makes, and more."""
-    return _folders(step) < _folders(other)
 
 
 def _name(step: Step) -> str:
@@ -79,38 +85,39 @@ def _name(step: Step) -> str:
     return file_name(f"{step.operation.name}-{step.artifacts[0].name}-{digest}")
 
 
-def _after(step: Step, name: str, makers: Mapping[Path, Sequence[str]]) -> tuple[str, ...]:
-    needed = [maker for source in step.needs for maker in makers.get(source.folder, [])[:1]]
+def _after(step: Step, makers: Mapping[Path, Sequence[str]]) -> tuple[str, ...]:
+    needed = [makers[source.folder][0] for source in step.needs if source.folder in makers]
     for artifact in step.artifacts:
         sharing = makers[artifact.folder]
-        needed += sharing[: sharing.index(name)]
+        needed += sharing[: sharing.index(_name(step))]
     return tuple(dict.fromkeys(needed))
 
 
-def in_order(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes, each after those it depends on; otherwise in their order."""
-    left, done, ordered = list(nodes), set[str](), list[Node]()
-    while left:
-        ready = [node for node in left if done.issuperset(node.after)]
+def in_order(vertices: Iterable[Vertex]) -> list[Vertex]:
+    """The vertices, each after those it depends on; otherwise in their order."""
+    waiting = list(vertices)
+    ordered: dict[str, Vertex] = {}
+    while waiting:
+        ready = [vertex for vertex in waiting if ordered.keys() >= set(vertex.after)]
         if not ready:
-            raise ValueError(f"steps depend on each other: {', '.join(node.name for node in left)}")
-        ordered += ready
-        done |= {node.name for node in ready}
-        left = [node for node in left if node.name not in done]
-    return ordered
+            raise ValueError(f"steps depend on each other: {', '.join(vertex.name for vertex in waiting)}")
+        ordered |= {vertex.name: vertex for vertex in ready}
+        waiting = [vertex for vertex in waiting if vertex.name not in ordered]
+    return list(ordered.values())
 
 
 def remaining(
     after: Mapping[str, Sequence[str]], seconds: Mapping[str, float], done: Iterable[str] = ()
 ) -> dict[str, float]:
-    """For each node, the time from its start to the end of the longest chain of unfinished nodes that
-    begins with it.
+    """For each step, the time from its start to the end of the longest chain of unfinished steps after it.
 
-    `after`: what each node depends on, each node after those it depends on.
+    `after`: names of the steps that each depends on, each after those it depends on.
     """
-    finished, longest = set(done), dict.fromkeys(after, 0.0)
+    finished = set(done)
+    longest = dict.fromkeys(after, 0.0)
     for name in reversed(list(after)):
-        longest[name] += 0.0 if name in finished else seconds[name]
+        if name not in finished:
+            longest[name] += seconds[name]
         for earlier in after[name]:
             longest[earlier] = max(longest[earlier], longest[name])
     return longest

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from experiments.harness.lanes import SMALL
 from experiments.harness.sweep import Trial
-from experiments.submission.graph import Node
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.shapes import shape_of
@@ -38,62 +37,57 @@ class Shares:
     """
 
     def __init__(self, machine: Machine, store: Store) -> None:
-        self.machine, self.store = machine, store
+        self.machine = replace(machine, nodes=1, workers=0, cluster="")
+        self.store = store
         self.lengths: dict[str, PoolLengths] = {}
 
-    def share(self, node: Node, trial: Trial) -> Share:
+    def share(self, step: Step, trial: Trial) -> Share:
         """As many GPUs as a step can use well, of those that one node has; none for a step that runs on
         CPU.
         """
-        step, machine = node.step, self.machine
         threads = self._threads(trial.config)
-        if machine.device == "cpu" or not needs_gpu(step):
-            alone = replace(
-                machine, device="cpu", processes=1, nodes=1, threads=threads, workers=0, cluster=""
-            )
-            found = (
-                self._estimate(step, trial, alone)
-                if machine.device == "cpu" or step.operation.on_cpu
-                else None
-            )
-            return Share(0, threads, None if found is None else found.seconds)
-        tried = [
-            (gpus, self._estimate(step, trial, self._with(gpus))) for gpus in self._counts(step, trial.config)
-        ]
-        known = [(gpus, found) for gpus, found in tried if found is not None]
-        if not known:
-            return Share(tried[-1][0], tried[-1][0] * threads, None)
-        fitting = [(gpus, found) for gpus, found in known if found.fits]
-        if not fitting:
-            gpus, most = known[-1]
-            raise LarkError(
-                f"{step.title} of trial {' '.join(trial.overrides)} needs {most.memory_gib:.0f} GiB on each"
-                f" of {gpus} GPUs, which have {most.limit_gib:.0f}: `python run.py` with these settings and"
-                " dry_run=true says what would help."
-            )
-        least = min(found.seconds * gpus for gpus, found in fitting)
-        chosen = max(gpus for gpus, found in fitting if found.seconds * gpus * EFFICIENCY <= least)
-        return Share(chosen, chosen * threads, dict(fitting)[chosen].seconds)
+        if self.machine.device == "cpu" or not needs_gpu(step):
+            return self._share_of_cpu(step, trial, threads)
+        counts = self._counts(step, trial.config)
+        machines = {gpus: replace(self.machine, processes=gpus) for gpus in counts}
+        estimates = {gpus: self._estimate(step, trial, machine) for gpus, machine in machines.items()}
+        estimated = {gpus: estimate for gpus, estimate in estimates.items() if estimate is not None}
+        if not estimated:
+            return Share(counts[-1], counts[-1] * threads, None)
+        _check_fits(step, trial, estimated)
+        fitting = {gpus: estimate for gpus, estimate in estimated.items() if estimate.fits}
+        gpu_seconds = {gpus: gpus * estimate.seconds for gpus, estimate in fitting.items()}
+        least = min(gpu_seconds.values())
+        chosen = max(gpus for gpus, cost in gpu_seconds.items() if cost * EFFICIENCY <= least)
+        return Share(chosen, chosen * threads, fitting[chosen].seconds)
+
+    def _share_of_cpu(self, step: Step, trial: Trial, threads: int) -> Share:
+        if self.machine.device != "cpu" and not step.operation.on_cpu:
+            return Share(
+                0, threads, None
+            )  # runs in the pipeline's own process: the planner does not count it
+        machine = replace(self.machine, device="cpu", processes=1, threads=threads)
+        estimate = self._estimate(step, trial, machine)
+        return Share(0, threads, None if estimate is None else estimate.seconds)
 
     def _counts(self, step: Step, config: Config) -> list[int]:
         """Numbers of GPUs to choose from: those that divide a node, in whole processes and groups of
         processes.
         """
-        most, each = self.machine.processes, max(1, step.operation.gpus(config))
+        most = self.machine.processes
+        per_process = step.operation.gpus(config)
         if step.operation.processes == "one":
-            return [min(each, most)]
-        together = config.hardware.sequence_parallel if step.operation.gpus(config) == 0 else each
+            return [min(max(1, per_process), most)]
+        together = per_process or config.hardware.sequence_parallel
         return [n for n in range(1, most + 1) if most % n == 0 and n % together == 0] or [most]
-
-    def _with(self, gpus: int) -> Machine:
-        return replace(self.machine, processes=gpus, nodes=1, workers=0, cluster="")
 
     def _threads(self, config: Config) -> int:
         """Cores per process. A small student cannot use several cores well."""
         if config.hardware.threads or self.machine.device == "cuda":
             return config.hardware.threads or self.machine.threads
         shape = shape_of(config.student)
-        return 1 if shape is not None and shape.parameters <= SMALL else self.machine.threads
+        is_small = shape is not None and shape.parameters <= SMALL
+        return 1 if is_small else self.machine.threads
 
     def _estimate(self, step: Step, trial: Trial, machine: Machine) -> Estimate | None:
         config = trial.config
@@ -105,5 +99,18 @@ class Shares:
 
 
 def needs_gpu(step: Step) -> bool:
-    """Whether a step uses a GPU where there is one. What runs in the pipeline's own process needs none."""
+    """True if a step uses a GPU where there is one. What runs in the pipeline's own process needs none."""
     return isinstance(step.operation.run, str) and not step.operation.on_cpu
+
+
+def _check_fits(step: Step, trial: Trial, estimates: dict[int, Estimate]) -> None:
+    """Refuse a step that needs more memory than the GPUs have. `estimates`: by number of GPUs."""
+    if any(estimate.fits for estimate in estimates.values()):
+        return
+    most = max(estimates)
+    needed = estimates[most]
+    raise LarkError(
+        f"{step.title} of trial {' '.join(trial.overrides)} needs {needed.memory_gib:.0f} GiB on each of"
+        f" {most} GPUs, which have {needed.limit_gib:.0f}: `python run.py` with these settings and"
+        " dry_run=true says what would help."
+    )

@@ -6,35 +6,23 @@ preempted, is requeued and resumes (`hydra.launcher.max_num_timeout`).
 """
 
 import getpass
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.submission.local_place import paths
-from experiments.submission.record import JOBS, Planned, Submission
-from experiments.submission.step_job import run_step
+from experiments.submission.record import JOBS, Submission, SweepStep
+from experiments.submission.step_job import python_path, run_step
 from lark.errors import LarkError
+from lark.printing import log_to
 from lark.store.store import write_text
-from lark.work.machine import pinned
 
 GENERAL = ("timeout_min", "mem_gb", "stderr_to_stdout")
-SLURM = (
-    "partition",
-    "qos",
-    "comment",
-    "constraint",
-    "exclude",
-    "account",
-    "signal_delay_s",
-    "setup",
-    "mem_per_gpu",
-    "mem_per_cpu",
-)
+SLURM = ("partition", "qos", "comment", "constraint", "exclude", "account",
+         "signal_delay_s", "setup", "mem_per_gpu", "mem_per_cpu")  # fmt: skip
 """Settings of hydra.launcher that every job gets as they are. The rest follows from the step."""
 
 
@@ -44,9 +32,11 @@ class StepJob:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
+        self.folder = folder
+        self.name = name
 
     def __call__(self) -> None:
+        log_to(sys.stdout)  # submitit writes it to the log of the job
         run_step(self.folder, self.name)
 
     def checkpoint(self) -> Any:
@@ -55,72 +45,76 @@ class StepJob:
         return DelayedSubmission(self)
 
 
-def require_slurm() -> None:
-    if importlib.util.find_spec("submitit") is None:
-        raise LarkError(f"hardware=slurm needs submitit: pip install {pinned('hydra-submitit-launcher')}.")
-    if shutil.which("sbatch") is None:
-        raise LarkError(
-            "hardware=slurm submits jobs, but there is no sbatch here: run it on the cluster's login node."
-        )
-
-
 def queued() -> set[str]:
     """Ids of the user's jobs that are waiting or running."""
     command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except subprocess.CalledProcessError as error:
+        raise LarkError(f"squeue failed ({error.stderr.strip()}): try again later.") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LarkError(f"SLURM does not answer ({error}): try again on the cluster's login node.") from error
-    if listed.returncode:
-        raise LarkError(f"squeue failed ({listed.stderr.strip()}): try again later.")
-    return set(listed.stdout.split())
+    return set(listing.stdout.split())
+
+
+def active_jobs(submission: Submission) -> dict[str, str]:
+    """The SLURM jobs of unfinished steps that are waiting or running, by step."""
+    jobs = submission.jobs
+    if not jobs:
+        return {}
+    unfinished = [step.name for step in submission.unfinished() if step.name in jobs]
+    queue = queued() if unfinished else set()
+    return {name: jobs[name] for name in unfinished if jobs[name] in queue}
 
 
 def submit_jobs(submission: Submission) -> list[str]:
     """Submit a job for every step that is not finished and has none. Returns the names of these steps."""
-    import submitit  # noqa: PLC0415  # an optional package
-
-    os.environ["PYTHONPATH"] = paths()  # jobs inherit it
-    jobs, active, submitted = submission.jobs(), queued(), list[str]()
-    done = {name for name, step in submission.steps.items() if submission.finished(step)}
-    for name, step in submission.steps.items():
-        outdated = any(other in submitted for other in step.after)  # it waits for a job that has failed
-        if name in done or (jobs.get(name) in active and not outdated):
+    os.environ["PYTHONPATH"] = python_path()  # jobs inherit it
+    jobs = submission.jobs
+    queue = queued()
+    submitted: list[str] = []
+    unfinished = {step.name: step for step in submission.unfinished()}
+    for name, step in unfinished.items():
+        is_queued = jobs.get(name) in queue
+        if is_queued and not set(submitted).intersection(step.after):
             continue
-        if jobs.get(name) in active:
+        if is_queued:  # it waits for a job that has failed
             subprocess.run(["scancel", jobs[name]], check=False, capture_output=True, timeout=60)
-        executor = submitit.AutoExecutor(
-            submission.folder / "logs",
-            cluster="slurm",
-            slurm_max_num_timeout=submission.launcher.get("max_num_timeout", 3),
-        )
-        executor.update_parameters(
-            **parameters(submission, step, [jobs[other] for other in step.after if other not in done])
-        )
-        try:
-            jobs[name] = executor.submit(StepJob(submission.folder, name)).job_id
-        except Exception as error:
-            raise LarkError(f"SLURM does not accept the job of {name} ({_last_line(error)}).") from error
+        needed = [jobs[other] for other in step.after if other in unfinished]
+        jobs[name] = _submit(submission, step, needed)
+        # After each job: none is forgotten if this process is killed.
         write_text(submission.folder / JOBS, json.dumps(jobs, indent=1))
         submitted.append(name)
     return submitted
 
 
-def parameters(submission: Submission, step: Planned, needed: Sequence[str]) -> dict[str, Any]:
+def _submit(submission: Submission, step: SweepStep, needed: Sequence[str]) -> str:
+    """Submit the job of a step; return its id. `needed`: the jobs that it waits for."""
+    import submitit  # noqa: PLC0415  # an optional package
+
+    timeouts = submission.launcher.get("max_num_timeout", 3)
+    logs = submission.folder / "logs"
+    executor = submitit.AutoExecutor(logs, cluster="slurm", slurm_max_num_timeout=timeouts)
+    executor.update_parameters(**parameters(submission, step, needed))
+    try:
+        return str(executor.submit(StepJob(submission.folder, step.name)).job_id)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise LarkError(f"SLURM does not accept the job of {step.name} ({lines[-1]}).") from error
+
+
+def parameters(submission: Submission, step: SweepStep, needed: Sequence[str]) -> dict[str, Any]:
     """Parameters of a step's job, as submitit names them. `needed`: the jobs that it waits for."""
-    launcher = submission.launcher
-    found = {key: launcher[key] for key in GENERAL if launcher.get(key) is not None}
-    found |= {f"slurm_{key}": launcher[key] for key in SLURM if launcher.get(key) is not None}
-    more = dict(launcher.get("additional_parameters") or {})
+    launcher = {key: value for key, value in submission.launcher.items() if value is not None}
+    settings = {key: launcher[key] for key in GENERAL if key in launcher}
+    settings |= {f"slurm_{key}": launcher[key] for key in SLURM if key in launcher}
+    additional = dict(launcher.get("additional_parameters", {}))
     if needed:
-        found["slurm_dependency"] = f"afterok:{':'.join(needed)}"
-        more["kill-on-invalid-dep"] = "yes"
-    if more:
-        found["slurm_additional_parameters"] = more
+        settings["slurm_dependency"] = f"afterok:{':'.join(needed)}"
+        additional["kill-on-invalid-dep"] = "yes"
+    if additional:
+        settings["slurm_additional_parameters"] = additional
     if step.gpus:
-        found["gpus_per_node"] = step.gpus
-    return {**found, "name": f"lark-{step.name}", "nodes": 1, "tasks_per_node": 1, "cpus_per_task": step.cpus}
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        settings["gpus_per_node"] = step.gpus
+    one_task = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": step.cpus}
+    return {**settings, "name": f"lark-{step.name}", **one_task}

@@ -7,10 +7,11 @@ key is documented in the modules of this package; the YAML files give the source
 """
 
 from lark.config.analysis import Analysis
+from lark.config.budget import Budget
 from lark.config.compare import Compare
-from lark.config.evaluation import GRADERS, Benchmark, Decoding, Engine, Task
+from lark.config.evaluation import GRADERS, Benchmark, Decoding, EngineSettings, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Judge, Method, Scoring, Sketch, Validation
+from lark.config.method import Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
@@ -26,7 +27,7 @@ __all__ = [
     "Compare",
     "Config",
     "Decoding",
-    "Engine",
+    "EngineSettings",
     "Experiment",
     "Hardware",
     "HeldOut",

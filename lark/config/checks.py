@@ -67,8 +67,8 @@ def cluster_address(key: str, value: str) -> None:
         "://" not in value,
         key,
         value,
-        "give host:port of the cluster's head, for example node0:6379, and run this on a node of the cluster; clients outside of "
-        "it (ray://) and the dashboard (http://) are not supported",
+        "give host:port of the cluster's head, for example node0:6379, and run this on a node of the cluster;"
+        " clients outside of it (ray://) and the dashboard (http://) are not supported",
     )
     valid = bool(host) and re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 65536
     require(valid, key, value, "must be host:port of the Ray cluster, with a port from 1 to 65535")

@@ -163,14 +163,14 @@ class Benchmark:
         """
         for name in self.skip:
             one_of("benchmark.skip", name, tuple(self.tasks))
-        left = {name: task for name, task in self.tasks.items() if name not in self.skip}
+        remaining = {name: task for name, task in self.tasks.items() if name not in self.skip}
         require(
-            not self.skip or len(left) > 0,
+            not self.skip or len(remaining) > 0,
             "benchmark.skip",
             self.skip,
             "nothing would be left; keep at least one benchmark",
         )
-        self.tasks = left
+        self.tasks = remaining
         self.skip = []
 
 
@@ -197,7 +197,7 @@ VLLM_MEMORY = 0.9
 
 
 @dataclass
-class Engine:
+class EngineSettings:
     """The engine that generates text."""
 
     name: str = MISSING

@@ -198,17 +198,21 @@ class Pool(Source):
                 )
 
 
-def _mixed(name: str, given: Any) -> Mixed:
-    """A source from what the configuration gives for it."""
-    if isinstance(given, Mixed):
-        return given
-    if not isinstance(given, dict):
-        raise LarkError(f"pool.mix.{name}={given}: give its settings, at least pool.mix.{name}.path=<file>.")
+def _mixed(name: str, settings: Any) -> Mixed:
+    """A source from its settings."""
+    if isinstance(settings, Mixed):
+        return settings
+    require(
+        isinstance(settings, dict),
+        f"pool.mix.{name}",
+        settings,
+        f"give its settings, at least pool.mix.{name}.path=<file>",
+    )
     try:
-        found = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), given))
+        source = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), settings))
     except OmegaConfBaseException as error:
         raise LarkError(
             f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}."
         ) from error
-    assert isinstance(found, Mixed)
-    return found
+    assert isinstance(source, Mixed)
+    return source

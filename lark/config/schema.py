@@ -12,11 +12,12 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lark.config.analysis import Analysis
+from lark.config.budget import Budget, budget_name
 from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.compare import Compare
-from lark.config.evaluation import Benchmark, Engine
+from lark.config.evaluation import Benchmark, EngineSettings
 from lark.config.hardware import Experiment, Hardware, Tracking
-from lark.config.method import Budget, Method, Scoring, Sketch, budget_name, method_key
+from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
@@ -54,7 +55,7 @@ class Config:
     sketch: Sketch = field(default_factory=Sketch)
     training: Training = MISSING
     benchmark: Benchmark = MISSING
-    engine: Engine = MISSING
+    engine: EngineSettings = MISSING
     hardware: Hardware = MISSING
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)
@@ -184,6 +185,15 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     """Convert the composed configuration to checked, plain objects. `run_folder`: where Hydra has written
     its settings.
     """
+    config = _plain_objects(composed)
+    _refuse_unknown_keys(composed, config)
+    config.benchmark.leave_out()
+    check_values(config)
+    _refuse_secrets(composed, run_folder)
+    return config
+
+
+def _plain_objects(composed: DictConfig) -> Config:
     try:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
@@ -191,16 +201,20 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     except OmegaConfBaseException as error:
         raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
+    return config
+
+
+def _refuse_unknown_keys(composed: DictConfig, config: Config) -> None:
     for key in _unknown(OmegaConf.to_container(composed), config):
         raise LarkError(
             f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys."
         )
-    config.benchmark.leave_out()
-    check_values(config)
-    for key, what in settings_with_secrets(OmegaConf.to_container(composed)):
+
+
+def _refuse_secrets(composed: DictConfig, run_folder: Path | None) -> None:
+    for key, secret in settings_with_secrets(OmegaConf.to_container(composed)):
         _redact_files(run_folder)
-        raise LarkError(secret_refused(key, what))
-    return config
+        raise LarkError(secret_refused(key, secret))
 
 
 def _redact_files(run_folder: Path | None) -> None:
@@ -209,15 +223,17 @@ def _redact_files(run_folder: Path | None) -> None:
         file.write_text(redact(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _unknown(given: Any, read: object, prefix: str = "") -> Iterator[str]:
+def _unknown(values: Any, read: object, prefix: str = "") -> Iterator[str]:
     """Keys that were added with `+` but are not in the schema."""
-    known = vars(read) if is_dataclass(read) else read
-    if isinstance(given, dict) and isinstance(known, dict):
-        names = {field.name for field in fields(read)} if is_dataclass(read) else set(known)
-        for key, value in given.items():
-            yield from (
-                [f"{prefix}{key}"] if key not in names else _unknown(value, known[key], f"{prefix}{key}.")
-            )
+    attributes = vars(read) if is_dataclass(read) else read
+    if not isinstance(values, dict) or not isinstance(attributes, dict):
+        return
+    names = {field.name for field in fields(read)} if is_dataclass(read) else set(attributes)
+    for key, value in values.items():
+        if key in names:
+            yield from _unknown(value, attributes[key], f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def from_dict(values: dict[str, Any]) -> Config:

@@ -86,12 +86,13 @@ class Student:
                 self.template_options[name],
                 "is not a variable of chat templates; LARK sets it",
             )
-        known = self.attention in ATTENTION or self.hub_kernel
-        what = (
+        require(
+            self.attention in ATTENTION or self.hub_kernel,
+            f"{self.setting}.attention",
+            self.attention,
             f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as"
-            " owner/name[@revision][:function]"
+            " owner/name[@revision][:function]",
         )
-        require(known, f"{self.setting}.attention", self.attention, what)
 
     @property
     def hub_kernel(self) -> bool:

@@ -135,7 +135,7 @@ def shared_gpus(engine: str, configured: int, device: str) -> int:
     return configured if ENGINES[engine].shares_model and device == "cuda" else 1
 
 
-def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, int]) -> None:
+def check_engine(engine: config.EngineSettings, machine: Machine, shared: Mapping[str, int]) -> None:
     """Raise if the engine is not installed, or cannot share a model as configured (`shared`: setting ->
     GPUs).
     """
@@ -146,7 +146,7 @@ def check_engine(engine: config.Engine, machine: Machine, shared: Mapping[str, i
 
 
 def start(
-    engine: config.Engine,
+    engine: config.EngineSettings,
     student: config.Student,
     model: str,
     tokenizer: "PreTrainedTokenizerBase",

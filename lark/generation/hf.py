@@ -101,7 +101,7 @@ class _Part:
 class HFEngine:
     def __init__(
         self,
-        engine: config.Engine,
+        engine: config.EngineSettings,
         student: config.Student,
         model: str,
         tokenizer: "PreTrainedTokenizerBase",

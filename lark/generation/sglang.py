@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SGLangEngine:
     def __init__(
         self,
-        engine: config.Engine,
+        engine: config.EngineSettings,
         student: config.Student,
         model: str,
         tokenizer: "PreTrainedTokenizerBase",

@@ -45,7 +45,7 @@ JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
 class VLLMEngine:
     def __init__(
         self,
-        engine: config.Engine,
+        engine: config.EngineSettings,
         student: config.Student,
         model: str,
         tokenizer: "PreTrainedTokenizerBase",
@@ -187,7 +187,7 @@ def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
     }
 
 
-def _environment(engine: config.Engine, device: str, launcher: Mapping[str, str]) -> dict[str, str]:
+def _environment(engine: config.EngineSettings, device: str, launcher: Mapping[str, str]) -> dict[str, str]:
     """vLLM's settings. `launcher`: environment variables that include torchrun's."""
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

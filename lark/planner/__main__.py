@@ -20,7 +20,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from lark import config as conf
-from lark.config.cli import CONF, as_hydra_reads, outputs_typed, sentence
+from lark.config.cli import CONF, as_hydra_reads, outputs_typed
+from lark.config.hydra_errors import sentence
 from lark.errors import LarkError
 from lark.pipeline.plan import make_plan, wanted
 from lark.planner.checks import number, require_count, require_gpus, require_rate, require_setting

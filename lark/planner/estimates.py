@@ -7,7 +7,7 @@ Estimates are made for the plan's own steps, so a plan and its estimate cannot d
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lark.config import Config, Engine
+from lark.config import Config, EngineSettings
 from lark.generation.engine import ENGINES
 from lark.models.shapes import Shape, shape_of
 from lark.planner import remedies
@@ -206,7 +206,7 @@ class Planner:
 
     def generation_seconds(
         self,
-        engine: Engine,
+        engine: EngineSettings,
         shape: Shape,
         tokens: float,
         weights: float,
@@ -233,7 +233,7 @@ class Planner:
         start = START_SECONDS[machine.device] + kind.start_seconds + weights / LOAD_BYTES
         return start + max(compute, 0.0) + tokens / engines / together * step
 
-    def _step_overhead(self, engine: Engine, shape: Shape) -> float:
+    def _step_overhead(self, engine: EngineSettings, shape: Shape) -> float:
         """Seconds of a decoding step in which no weights are read."""
         if self.hardware.machine.device != "cuda":
             return CPU_STEP * shape.layers

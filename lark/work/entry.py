@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import yaml
 
+from lark.config.hydra_errors import is_of_hydra, sentence
 from lark.errors import LarkError, first_line, is_out_of_memory
 from lark.printing import message
 from lark.store.disk import disk_error
@@ -67,9 +68,13 @@ def explain(error: Exception, outputs: Path) -> str:
     """
     if isinstance(error, LarkError):
         return str(error)
-    sentence = disk_error(error, outputs)
-    if sentence is not None:
-        return sentence
+    # Hydra's logging raises a ValueError because of an OSError.
+    for cause in (error, error.__cause__):
+        refusal = None if cause is None else disk_error(cause, outputs)
+        if refusal is not None:
+            return refusal
+    if is_of_hydra(error):
+        return sentence(error)
     if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
         reason = " ".join(str(error).split())
         return (

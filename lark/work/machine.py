@@ -21,12 +21,8 @@ from lark.errors import LarkError
 from lark.printing import counted
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
-SHARE = "LARK_SHARE"
-"""Environment variable of a process that runs some trials of a sweep while others run the rest: how many
-share the machine.
-"""
-CLAIMS = "LARK_CLAIMS"
-"""Environment variable of such a process: a folder with a file for each trial that one of them has taken."""
+SHARED_BY = 1
+"""How many processes share this machine, each with some trials of a sweep (experiments/harness/lanes.py)."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def memory_gib(device: str) -> float:
         # A GPU that shares the host's memory reports "[N/A]".
         reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
         return min(reported, default=80.0 * 1024) / 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / share()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / SHARED_BY
 
 
 def usable_cores() -> int:
@@ -122,24 +118,7 @@ def usable_cores() -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    return max(1, cores // share())
-
-
-def share() -> int:
-    """How many processes share this machine, each with its part of a sweep."""
-    return int(os.environ.get(SHARE, "1"))
-
-
-def claim(trial: int) -> bool:
-    """Claim a trial of a sweep for this process. Of those that share the sweep, the first succeeds."""
-    folder = os.environ.get(CLAIMS)
-    if folder is None:
-        return True
-    try:
-        (Path(folder) / str(trial)).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+    return max(1, cores // SHARED_BY)
 
 
 PLANNED = "<address>"

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from experiments.submission.record import Submission, submitted
+from experiments.submission.status import situations
 from lark.cluster import nodes as cluster
 from lark.cluster.dispatch import SHARD_ATTEMPTS
 from lark.errors import LarkError
@@ -31,7 +32,7 @@ from lark.work.machine import Machine
 from tests.cluster.ray_cluster import Nodes, nodes
 from tests.cluster.ray_work import COUNT
 from tests.conftest import ROOT, composed, job_of, run_program, start_program
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_driver, wait_until
 
 RUN = ["pool.questions=4", "training.epochs=4", "training.global_batch=6", "stages=[train]", "tracking=none",
        "hardware.threads=1", "scoring.shard_tokens=300"]  # fmt: skip
@@ -194,7 +195,40 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     wait_until(submission, "done")
     check_shared(submission, "score")
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
-    wait_for_conductor(submission)
+    wait_for_driver(submission)
+
+
+def test_a_submitted_step_whose_node_is_lost_is_started_elsewhere(started: Nodes, tmp_path: Path) -> None:
+    started.add()
+    settings = ["hardware=ray", "hardware.device=cpu", "hardware.threads=1", f"outputs={tmp_path}"]
+    experiments("submit", *ARGUMENTS, *settings, f"hardware.address={started.address}")
+    (submission,) = map(Submission, submitted(tmp_path))
+
+    def makers() -> list[psutil.Process]:
+        owners = filter(None, map(submission.maker, submission.steps.values()))
+        return [psutil.Process(int(owner.split()[1])) for owner in owners]
+
+    wait(makers)
+    (maker, *_) = makers()
+    parents = {process.pid for process in maker.parents()}
+    (node,) = [n for n in started.nodes if n.all_processes["raylet"][0].process.pid in parents]
+    started.kill(node)
+    assert not psutil.wait_procs([maker], timeout=60)[1], "the step ends with its node"
+    wait_until(submission, "done", seconds=240)
+    assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
+    wait_for_driver(submission)
+
+
+def test_a_submitted_step_that_fails_leaves_the_others(started: Nodes, tmp_path: Path) -> None:
+    settings = ["method=random", "method.teacher=nobody,terse", *ARGUMENTS[2:], f"outputs={tmp_path}"]
+    hardware = ["hardware=ray", "hardware.device=cpu", "hardware.threads=1"]
+    experiments("submit", "table1", *settings, *hardware, f"hardware.address={started.address}")
+    (submission,) = map(Submission, submitted(tmp_path))
+    wait_until(submission, "done", "failed", seconds=240)
+    wait_for_driver(submission)
+    failed = [s for s in situations(submission) if s.state == "failed"]
+    assert len(failed) == 1 and "method.teacher=nobody: choose one of" in failed[0].reason
+    assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 1
 
 
 @pytest.mark.parametrize(

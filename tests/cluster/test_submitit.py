@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lark.config.cli import sentence
+from lark.config.hydra_errors import sentence
 from lark.pipeline.plan import make_plan
 from lark.pool.read import read
 from lark.store.store import Checksums

@@ -1,5 +1,6 @@
 """Submit a sweep as a user does, and look at what became of it."""
 
+import re
 import subprocess
 import sys
 import time
@@ -38,31 +39,27 @@ def wait_until(submission: Submission, *states: str, seconds: float = 120) -> No
         time.sleep(0.2)
 
 
-def wait_for_conductor(submission: Submission, seconds: float = 30) -> None:
-    """Wait until the conductor has ended, which it does when everything is done."""
+def wait_for_driver(submission: Submission, seconds: float = 30) -> None:
+    """Wait until the driver has ended, which it does when everything is done."""
     deadline = time.time() + seconds
-    while submission.conductor() is not None:
+    while submission.driver is not None:
         assert time.time() < deadline
         time.sleep(0.1)
 
 
 def check_shared(submission: Submission, title: str) -> None:
     """A step was made once for both trials, and no step started before its inputs were finished."""
-    deadline = time.time() + 60
-    while not all(any(e.ended for e in submission.events(s.step)) for s in situations(submission)):
-        assert time.time() < deadline, "a process records its end after its artifacts are finished"
-        time.sleep(0.1)
-    found = {s.step.name: s for s in situations(submission)}
-    (shared,) = [s for s in found.values() if s.step.title == title]
+    steps = {s.step.name: s for s in situations(submission)}
+    (shared,) = [s for s in steps.values() if s.step.title == title]
     assert shared.step.trials == (0, 1)
-    assert all(
-        len([e for e in submission.events(s.step) if not e.error and e.ended]) == 1 for s in found.values()
-    )
-    for s in found.values():
+    for s in steps.values():
         for name in s.step.after:
-            assert s.started is not None and found[name].ended is not None and found[name].ended <= s.started
-    logs = "".join(
-        file.read_text() for file in (submission.folder / "logs").iterdir() if file.suffix != ".pkl"
-    )
+            ended = steps[name].ended
+            assert s.started is not None and ended is not None and ended <= s.started
+    files = [file for file in (submission.folder / "logs").iterdir() if file.suffix in (".log", ".out")]
+    logs = "".join(file.read_text() for file in files)
+    for s in steps.values():
+        made = re.findall(rf"\b{re.escape(s.step.title)} +[0-9.]+ s +{re.escape(s.step.artifacts[0])}", logs)
+        assert len(made) == 1, f"{s.step.name} was made {len(made)} times:\n{logs}"
     assert "waiting for another run" not in logs  # no step held its cores while another made what it needs
     assert shared.step.name in timeline(submission)

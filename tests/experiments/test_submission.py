@@ -8,10 +8,9 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,32 +20,25 @@ from hypothesis import strategies as st
 
 from experiments.__main__ import main
 from experiments.harness.sweep import compose_sweep
-from experiments.submission.conductor import conduct
+from experiments.submission.checks import check_room
 from experiments.submission.graph import graph, remaining
-from experiments.submission.record import (
-    AGAIN,
-    CONDUCTOR,
-    GRAPH,
-    JOBS,
-    Planned,
-    Submission,
-    attempt,
-    await_record,
-    conducting,
-    is_conductor,
-    submitted,
-)
+from experiments.submission.record import DRIVER, GRAPH, JOBS, Submission, SweepStep, submitted
 from experiments.submission.slurm_jobs import parameters
-from experiments.submission.status import describe
-from experiments.submission.submit import _check_room, plan_steps
+from experiments.submission.status import describe, situations
+from experiments.submission.step_job import run_step
+from experiments.submission.submit import plan_steps
 from lark.cluster.nodes import Node
 from lark.errors import LarkError
-from lark.store.store import Artifact, Kind
+from lark.store.locks import locked
+from lark.store.store import Artifact, Kind, lock_file
 from lark.work.machine import Machine
 from lark.work.operation import Operation, Step
-from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_conductor, wait_until
+from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_driver, wait_until
 
 KIND = Kind("thing")
+SETTINGS = ["table1", "method=random,token_length", *ARGUMENTS[2:]]
+RAY = ["hardware=ray", "hardware.device=cpu", "hardware.threads=1"]
+SLURM = ["hardware=slurm", "hardware.device=cpu"]
 
 
 @st.composite
@@ -162,33 +154,32 @@ def test_the_papers_table_is_a_graph_with_gpus_only_where_they_are_used(paper_ta
             assert [named[name].title for name in step.after] == ["select"]
 
 
-def test_a_sweep_outlives_its_shell_and_continues_after_its_conductor_is_killed(tmp_path: Path) -> None:
-    settings = ["table1", "method=random,token_length", *ARGUMENTS[2:], "hardware=cpu", "hardware.threads=1"]
-    settings.append(f"outputs={tmp_path}")
+def test_a_sweep_outlives_its_shell_and_continues_after_its_driver_is_killed(tmp_path: Path) -> None:
+    settings = [*SETTINGS, *RAY, f"outputs={tmp_path}"]
     assert "4 steps of 2 trials, 0 finished" in experiments("submit", *settings)
     (submission,) = map(Submission, submitted(tmp_path))
-    conductor = psutil.Process(int(str(submission.conductor()).split()[1]))
-    assert os.getsid(conductor.pid) != os.getsid(0)
+    driver = psutil.Process(int(str(submission.driver).split()[1]))
+    assert os.getsid(driver.pid) != os.getsid(0)
     assert "it is being carried out" in experiments("submit", *settings)  # leaves what is under way alone
-    while not any(submission.is_running(step) for step in submission.steps.values()):
+    while not (running := [step for step in submission.steps.values() if submission.maker(step)]):
         time.sleep(0.01)
-    steps = conductor.children(recursive=True)
-    conductor.send_signal(signal.SIGKILL)
-    conductor.wait(20)
-    assert not psutil.wait_procs(steps, timeout=20)[1]
-    said = describe(submission)
-    assert "its process was lost" in said and "submit again: python -m experiments submit table1" in said
+    maker = psutil.Process(int(str(submission.maker(running[0])).split()[1]))
+    driver.send_signal(signal.SIGKILL)
+    driver.wait(20)
+    assert not psutil.wait_procs([maker], timeout=60)[1], "Ray ends the tasks of a lost driver"
+    status = describe(submission)
+    assert "its process was lost" in status and "submit again: python -m experiments submit table1" in status
 
-    assert "1 finished" in experiments("submit", *settings)
+    experiments("submit", *settings)
     wait_until(submission, "done")
     check_shared(submission, "lengths")
     assert "Everything is done" in describe(submission)
 
-    wait_for_conductor(submission)
+    wait_for_driver(submission)
     (lengths,) = [step for step in submission.steps.values() if step.title == "lengths"]
     shutil.rmtree(tmp_path / lengths.artifacts[0])
-    said = describe(submission)
-    assert f"failed: {lengths.name}: its result has been removed or damaged; `submit` makes it again" in said
+    status = describe(submission)
+    assert re.search(rf"failed: {lengths.name}: .*its result was removed; `submit` makes it again", status)
     assert "3 finished" in experiments("submit", *settings)
     wait_until(submission, "done")
 
@@ -223,9 +214,9 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(
     (slurm / "lose").write_text("score")
     assert "5 jobs submitted to SLURM" in experiments("submit", *settings)
     (submission,) = map(Submission, submitted(outputs))
-    scripts = {name: (slurm / f"{job}.sh").read_text() for name, job in submission.jobs().items()}
+    scripts = {name: (slurm / f"{job}.sh").read_text() for name, job in submission.jobs.items()}
     for name, script in scripts.items():
-        needed = ":".join(submission.jobs()[other] for other in submission.steps[name].after)
+        needed = ":".join(submission.jobs[other] for other in submission.steps[name].after)
         assert (f"--dependency=afterok:{needed}\n" in script) == bool(needed)
         assert "--partition=small" in script and "gpus" not in script
     deadline = time.time() + 120
@@ -233,10 +224,10 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(
         assert time.time() < deadline
         time.sleep(0.2)
     (lost,) = [name for name, step in submission.steps.items() if step.title == "score"]
-    states = {name: (slurm / f"{job}.job").read_text() for name, job in submission.jobs().items()}
+    states = {name: (slurm / f"{job}.job").read_text() for name, job in submission.jobs.items()}
     assert sorted(states.values()) == ["CANCELLED", "CANCELLED", "COMPLETED", "COMPLETED", "FAILED"]
     said = experiments("status", "table1", f"outputs={outputs}")
-    assert f"failed: {lost}: SLURM job {submission.jobs()[lost]} has ended without a result" in said
+    assert f"failed: {lost}: SLURM job {submission.jobs[lost]} has ended without a result" in said
     assert "1 step failed. To continue, submit again" in said
 
     assert "3 jobs submitted to SLURM" in experiments("submit", *settings)
@@ -244,209 +235,137 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(
     check_shared(submission, "score")
 
 
-SETTINGS = ["table1", "method=random,token_length", *ARGUMENTS[2:]]
-CPU, SLURM = ["hardware=cpu", "hardware.threads=1"], ["hardware=slurm", "hardware.device=cpu"]
-
-
 @pytest.fixture
-def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
-    """A sweep on this machine whose conductor, played by this process, has started no step yet."""
-
-    def start(folder: Path) -> None:
-        (folder / CONDUCTOR).write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
-
-    monkeypatch.setattr("experiments.submission.submit._start", start)
-    main(["submit", *SETTINGS, *CPU, f"outputs={tmp_path / 'outputs'}"])
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
+    """A sweep for Ray whose driver has not been started."""
+    monkeypatch.setattr("experiments.submission.submit._start_driver", lambda folder: None)
+    main(["submit", *SETTINGS, *RAY, f"outputs={tmp_path / 'outputs'}"])
     return Submission(submitted(tmp_path / "outputs")[0])
 
 
-def test_a_sweep_with_a_conductor_is_not_submitted_to_slurm_too(conducted: Submission, slurm: Path) -> None:
-    graph_before = (conducted.folder / GRAPH).read_bytes()
-    said = rf"is being carried out on one machine.*process {os.getpid()} on .*end that process first"
-    with pytest.raises(LarkError, match=said):
-        main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
+@pytest.fixture
+def driven(planned: Submission) -> Iterator[Submission]:
+    """A sweep whose driver, played by this process, has started no step yet."""
+    with locked(planned.folder / DRIVER, "sweep"):
+        yield planned
+
+
+def test_a_sweep_with_a_driver_is_not_submitted_to_slurm_too(driven: Submission, slurm: Path) -> None:
+    graph_before = (driven.folder / GRAPH).read_bytes()
+    sentence = rf"is being carried out on a Ray cluster.*process {os.getpid()} on .*end that process first"
+    with pytest.raises(LarkError, match=sentence):
+        main(["submit", *SETTINGS, *SLURM, f"outputs={driven.outputs}"])
     assert not list(slurm.glob("*.job"))
-    assert (conducted.folder / GRAPH).read_bytes() == graph_before
+    assert (driven.folder / GRAPH).read_bytes() == graph_before
 
 
-def test_the_graph_does_not_change_under_a_conductor(conducted: Submission) -> None:
-    graph_before = (conducted.folder / GRAPH).read_bytes()
-    main(["submit", *SETTINGS, "hardware=cpu", "hardware.threads=2", f"outputs={conducted.outputs}"])
-    assert (conducted.folder / GRAPH).read_bytes() == graph_before
-    assert (conducted.folder / AGAIN).exists()
+def test_the_graph_does_not_change_under_a_driver(
+    driven: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph_before = (driven.folder / GRAPH).read_bytes()
+    main(["submit", *SETTINGS, *RAY[:2], "hardware.threads=2", f"outputs={driven.outputs}"])
+    assert (driven.folder / GRAPH).read_bytes() == graph_before
+    monkeypatch.setattr("experiments.submission.submit.plan_steps", lambda *_: [])
+    with pytest.raises(LarkError, match="inputs or the code have changed since it was submitted"):
+        main(["submit", *SETTINGS, *RAY, f"outputs={driven.outputs}"])
 
 
-def test_a_sweep_with_slurm_jobs_gets_no_conductor(conducted: Submission, slurm: Path) -> None:
-    (conducted.folder / CONDUCTOR).unlink()
+def test_a_sweep_with_slurm_jobs_gets_no_driver(
+    planned: Submission, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers: list[Path] = []
+    monkeypatch.setattr("experiments.submission.submit._start_driver", drivers.append)
     (slurm / "7.job").write_text("PENDING")
-    (conducted.folder / JOBS).write_text(json.dumps({next(iter(conducted.steps)): "7"}))
-    submit = ["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"]
+    (planned.folder / JOBS).write_text(json.dumps({next(iter(planned.steps)): "7"}))
+    submit = ["submit", *SETTINGS, *RAY, f"outputs={planned.outputs}"]
     with pytest.raises(LarkError, match=r"is being carried out on SLURM \(1 job: 7\).*scancel 7"):
         main(submit)
-    assert conducted.conductor() is None
+    assert not drivers
     (slurm / "7.job").write_text("CANCELLED")
     main(submit)
-    assert conducted.conductor() is not None
+    assert drivers == [planned.folder]
 
 
 def test_a_sweep_under_way_whose_graph_is_damaged_is_not_submitted_again(
-    conducted: Submission, slurm: Path
+    planned: Submission, slurm: Path
 ) -> None:
-    (conducted.folder / GRAPH).write_text("{")
-    submit = ["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"]
-    with pytest.raises(LarkError, match=rf"graph.json is damaged.*carried out \(process {os.getpid()}"):
-        main(submit)
-    (conducted.folder / CONDUCTOR).unlink()
+    (planned.folder / GRAPH).write_text("{")
+    submit = ["submit", *SETTINGS, *RAY, f"outputs={planned.outputs}"]
+    driver = rf"graph.json is damaged.*carried out \(process {os.getpid()} .*End that process"
+    with locked(planned.folder / DRIVER, "sweep"):
+        with pytest.raises(LarkError, match=driver):
+            main(submit)
+        assert re.search(driver, str(main(["status", f"outputs={planned.outputs}"])))
     (slurm / "7.job").write_text("PENDING")
-    (conducted.folder / JOBS).write_text(json.dumps({next(iter(conducted.steps)): "7"}))
+    (planned.folder / JOBS).write_text(json.dumps({next(iter(planned.steps)): "7"}))
     with pytest.raises(LarkError, match=r"graph.json is damaged.*1 SLURM job \(7\).*scancel 7"):
         main(submit)
     (slurm / "7.job").write_text("CANCELLED")
     main(submit)
-    assert Submission(conducted.folder).conductor() is not None
+    assert Submission(planned.folder).steps
 
 
-def test_a_step_of_a_lost_conductor_is_left_alone_until_it_ends(conducted: Submission, slurm: Path) -> None:
-    (conducted.folder / CONDUCTOR).unlink()
-    (first,) = [step for step in conducted.steps.values() if not step.after]
-    started: list[str] = []
-
-    class Watching:
-        def start(self, step: Planned) -> bool:
-            assert not conducted.is_running(step)
-            started.append(step.name)
-            return True
-
-        def ended(self, seconds: float) -> list[str]:
-            return started[-1:]
-
-        def close(self) -> None: ...
-
-    def carry_out() -> dict[str, str]:
-        with conducting(conducted.folder):
-            return conduct(conducted, Watching(), 0.01)
-
-    with ThreadPoolExecutor() as threads:
-        with attempt(conducted.event_file(first.name)):
-            with pytest.raises(LarkError, match=f"{first.name} is still running"):
-                main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
-            failed = threads.submit(carry_out)
-            time.sleep(0.2)
-            assert not started and not failed.done()
-        assert list(failed.result(20)) == started == [first.name]
+def write_manifest(submission: Submission, step: SweepStep, **values: object) -> None:
+    folder = submission.outputs / step.artifacts[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    fingerprint = folder.name.rpartition("-")[2]
+    (folder / "manifest.json").write_text(json.dumps({"fingerprint": fingerprint, "files": {}, **values}))
 
 
-DAMAGED = [
-    b'{"event": "started"}',
-    b'{"event": "started", "time": 1, "host": "vm", "process": "abc"}',
-    b"[]",
-    b"\x00\xff\x80",
-    b'{"time": 1}',
-    b'{"event": "started", "time": "now", "host": "vm", "process": 1}',
-    b'{"event": "ended", "error": null}',
-    b'{"event": "started", "time": NaN, "host": "vm", "process": 1}',
-    b'{"event": "ended", "time": 2, "error": ["no"]}',
-    b'{"event": "started", "time": 1, "host": "vm", "process": 1' + b"0" * 40 + b"}",
-    b'{"event": ["started"], "time": 1}',
-]
+def test_the_store_says_what_became_of_a_step(planned: Submission) -> None:
+    """Its manifest has the status and the reason, and whoever makes it holds its lock."""
+    first = next(iter(planned.steps.values()))
+    assert {s.state for s in situations(planned)} == {"waiting"}
+
+    lock = lock_file(planned.outputs, Path(first.artifacts[0]))
+    write_manifest(planned, first, status="started")
+    with locked(lock, "step"):
+        assert situations(planned)[0].state == "running"
+    for values, reason in [
+        ({"status": "started"}, "its process was lost"),
+        ({"status": "failed", "error": "no pool"}, "no pool"),
+        ({"status": "finished"}, "its result has been removed or damaged; `submit` makes it again"),
+    ]:
+        write_manifest(planned, first, **values)
+        situation = situations(planned)[0]
+        assert (situation.state, situation.reason) == ("failed", reason)
+        assert f"failed: {first.name}: {reason}" in describe(planned)
 
 
-@pytest.mark.parametrize("line", DAMAGED)
-def test_damaged_events_are_skipped_with_one_warning(
-    conducted: Submission, caplog: pytest.LogCaptureFixture, line: bytes
-) -> None:
-    step = next(iter(conducted.steps.values()))
-    with attempt(conducted.event_file(step.name)):
-        pass
-    intact = conducted.event_file(step.name).read_bytes()
-    conducted.event_file(step.name).write_bytes(line + b"\n" + intact + line + b"\n" + intact)
-    assert len(conducted.events(step)) == 2 and "table1" in describe(conducted)
-    assert caplog.text.count(f"{conducted.event_file(step.name)} is damaged") == 1
+def test_a_failure_from_before_the_driver_waits_for_its_next_attempt(planned: Submission) -> None:
+    first = next(iter(planned.steps.values()))
+    write_manifest(planned, first, status="failed", error="no pool")
+    manifest = planned.outputs / first.artifacts[0] / "manifest.json"
+    with locked(planned.folder / DRIVER, "sweep"):
+        os.utime(manifest, (1, 1))
+        assert situations(planned)[0].state == "waiting"
+        os.utime(manifest)
+        assert situations(planned)[0].state == "failed"
 
 
-def test_an_event_that_is_being_written_is_not_damage(
-    conducted: Submission, caplog: pytest.LogCaptureFixture
-) -> None:
-    step = next(iter(conducted.steps.values()))
-    with attempt(conducted.event_file(step.name)):
-        with conducted.event_file(step.name).open("ab") as file:
-            file.write(b'{"time": 1, "ev')
-        assert len(conducted.events(step)) == 1 and "damaged" not in caplog.text
+def test_a_step_that_cannot_be_planned_has_its_reason_in_the_store(planned: Submission) -> None:
+    first, *_, last = planned.steps.values()
+    with pytest.raises(LarkError, match=f"{last.name} needs .*, which is not finished"):
+        run_step(planned.folder, last.name)
+    states = {s.step.name: s for s in situations(planned)}
+    assert states[last.name].state == "failed" and "which is not finished" in states[last.name].reason
+    assert states[first.name].state == "waiting"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"process":"abc","host":"vm"}',
-        '{"process": -1, "host": "vm"}',
-        f'{{"process": 1{"0" * 40}}}',
-        "[]",
-        "\x00",
-        "",
-    ],
-)
-def test_a_damaged_record_without_a_conductor_counts_as_none(
-    conducted: Submission, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("experiments.submission.record.BEAT", 0.1)
-    (conducted.folder / CONDUCTOR).write_text(text)
-    assert conducted.conductor() is None
-    main(["submit", *SETTINGS, *CPU, f"outputs={conducted.outputs}"])
-    assert conducted.conductor() is not None
-
-
-def test_a_conductor_writes_its_damaged_record_again(
-    conducted: Submission, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until then, `submit` waits; it does not start a second one."""
-    monkeypatch.setattr("experiments.submission.record.BEAT", 0.2)
-    with conducting(conducted.folder):
-        (conducted.folder / CONDUCTOR).write_text('{"pro')
-        assert is_conductor(conducted.folder)
-        await_record(conducted.folder)
-        assert f"process {os.getpid()}" in (conducted.conductor() or "")
-    assert not (conducted.folder / CONDUCTOR).exists()
-
-
-@pytest.mark.parametrize("record", [None, '{"process": 1, "host": "elsewhere"}'])
-def test_a_conductor_ends_if_the_sweep_was_submitted_again_while_it_was_stopped(
-    conducted: Submission, record: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("experiments.submission.record.BEAT", 0.1)
-    started: list[str] = []
-
-    class Place:
-        def start(self, step: Planned) -> bool:
-            started.append(step.name)
-            if record is None:
-                (conducted.folder / CONDUCTOR).unlink()
-            else:
-                (conducted.folder / CONDUCTOR).write_text(record)
-            return True
-
-        def ended(self, seconds: float) -> list[str]:
-            return []
-
-        def close(self) -> None: ...
-
-    with (
-        conducting(conducted.folder),
-        pytest.raises(LarkError, match="submitted again while this process was stopped"),
-    ):
-        conduct(conducted, Place(), poll=0.01)
-    assert len(started) == 1
-    left = conducted.folder / CONDUCTOR
-    assert (left.read_text() if left.exists() else None) == record
+def test_a_step_that_another_run_makes_is_not_marked_as_failed(planned: Submission) -> None:
+    first = next(iter(planned.steps.values()))
+    with locked(lock_file(planned.outputs, Path(first.artifacts[0])), "step"):
+        planned.fail(first, "lost")
+    assert not planned.attempts(first)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 5}', '{"a": "x"}', '{"a": null}'])
-def test_damaged_records_of_jobs_are_not_forgotten(conducted: Submission, slurm: Path, text: str) -> None:
-    (conducted.folder / CONDUCTOR).unlink()
-    (conducted.folder / JOBS).write_text(text)
-    for hardware in (CPU, SLURM):
+def test_damaged_records_of_jobs_are_not_forgotten(planned: Submission, slurm: Path, text: str) -> None:
+    (planned.folder / JOBS).write_text(text)
+    for hardware in (RAY, SLURM):
         with pytest.raises(LarkError, match=r"jobs.json is damaged.*squeue --me.*remove the file"):
-            main(["submit", *SETTINGS, *hardware, f"outputs={conducted.outputs}"])
-    assert not list(slurm.glob("*.job")) and conducted.conductor() is None
+            main(["submit", *SETTINGS, *hardware, f"outputs={planned.outputs}"])
+    assert not list(slurm.glob("*.job"))
 
 
 @pytest.mark.parametrize(
@@ -462,60 +381,48 @@ def test_damaged_records_of_jobs_are_not_forgotten(conducted: Submission, slurm:
     ],
 )
 def test_a_damaged_graph_is_reported_and_does_not_hide_other_sweeps(
-    conducted: Submission, change: dict[str, object] | None, caplog: pytest.LogCaptureFixture
+    planned: Submission, change: dict[str, object] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = conducted.folder.with_name("table1-demo-000000")
-    shutil.copytree(conducted.folder, other)
-    (other / CONDUCTOR).unlink()
+    other = planned.folder.with_name("table1-demo-000000")
+    shutil.copytree(planned.folder, other)
     values = json.loads((other / GRAPH).read_text())
     (other / GRAPH).write_text("{}" if change is None else json.dumps(values | change))
-    status = ["status", "table1", f"outputs={conducted.outputs}"]
+    status = ["status", "table1", f"outputs={planned.outputs}"]
     damaged = (
         f"{other / GRAPH} is damaged or of another version: submit the sweep again. Finished steps are kept."
     )
     with caplog.at_level(logging.INFO):
         assert main(status) == damaged
-    assert f"table1 ({conducted.folder.name})" in caplog.text
-    shutil.rmtree(conducted.folder)
-    assert main(status) == main(["status", f"outputs={conducted.outputs}"]) == damaged
+    assert f"table1 ({planned.folder.name})" in caplog.text
+    shutil.rmtree(planned.folder)
+    assert main(status) == main(["status", f"outputs={planned.outputs}"]) == damaged
     assert "No sweep of kappa has been submitted" in str(
-        main(["status", "kappa", f"outputs={conducted.outputs}"])
-    )
-
-
-def test_the_status_of_a_sweep_whose_graph_is_damaged_names_the_process_that_carries_it_out(
-    conducted: Submission,
-) -> None:
-    (conducted.folder / GRAPH).write_text("{")
-    status = str(main(["status", f"outputs={conducted.outputs}"]))
-    assert re.search(
-        rf"graph.json is damaged.*being carried out \(process {os.getpid()} .*End that process", status
+        main(["status", "kappa", f"outputs={planned.outputs}"])
     )
 
 
 def test_a_sweep_on_slurm_has_a_status_where_slurm_does_not_answer(
-    conducted: Submission, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Submission, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (conducted.folder / CONDUCTOR).unlink()
-    main(["submit", *SETTINGS, *SLURM, f"outputs={conducted.outputs}"])
+    main(["submit", *SETTINGS, *SLURM, f"outputs={planned.outputs}"])
     monkeypatch.setenv("PATH", str(slurm / "nothing"))
-    said = describe(Submission(conducted.folder))
+    said = describe(Submission(planned.folder))
     assert "SLURM does not answer" in said and "assumed to be waiting" in said
     assert not re.search(r"^failed:", said, re.MULTILINE)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_steps_that_no_node_can_take_are_reported(own: bool, caplog: pytest.LogCaptureFixture) -> None:
-    large = Planned("a", "score", 0, (0,), (), ("a",), (), 0, 8, None)
-    steps = [large, Planned("b", "select", 0, (0,), (), ("b",), (), 0, 1, None)]
+@pytest.mark.parametrize("grows", [True, False])
+def test_steps_that_no_node_can_take_are_reported(grows: bool, caplog: pytest.LogCaptureFixture) -> None:
+    large = SweepStep("a", "score", 0, (0,), (), ("a",), (), 0, 8, None)
+    steps = [large, SweepStep("b", "select", 0, (0,), (), ("b",), (), 0, 1, None)]
     said = "1 step of the sweep, such as score, needs up to 8 CPUs of one node, which no node has"
-    if own:
+    if not grows:
         with pytest.raises(LarkError, match=said):
-            _check_room(steps, [Node(2, 0)], own)
+            check_room(steps, [Node(2, 0)], grows)
     else:
-        _check_room(steps, [Node(2, 0)], own)
+        check_room(steps, [Node(2, 0)], grows)
         assert said in caplog.text
-    _check_room(steps, [Node(2, 0), Node(8, 0)], own)
+    check_room(steps, [Node(2, 0), Node(8, 0)], grows)
 
 
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
@@ -533,6 +440,7 @@ def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
 def test_what_cannot_be_submitted_is_a_sentence(tmp_path: Path) -> None:
     for typed, why in [
         ("hardware=slurm", "there is no sbatch here"),
+        ("hardware=cpu", "On one machine, use `python -m experiments run table1`"),
         ("force=[score]", "force= cannot be submitted"),
         ("dry_run=true", "dry_run=true cannot be submitted"),
     ]:

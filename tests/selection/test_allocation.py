@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.config import Budget
-from lark.config.method import quantity
+from lark.config.budget import quantity
 from lark.errors import LarkError
 from lark.scoring.methods import METHODS
 from lark.selection.allocation import Across, places

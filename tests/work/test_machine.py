@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lark.config import Engine, Student
+from lark.config import EngineSettings, Student
 from lark.errors import LarkError
 from lark.generation.engine import ENGINES, EngineKind, check_engine
 from lark.models import students
@@ -153,7 +153,7 @@ def test_a_new_engine_that_is_not_installed_is_installed_by_its_own_name(
     with pytest.raises(
         LarkError, match=r"engine=mine, but it is not installed: pip install my_engine, or use engine=hf\.$"
     ):
-        check_engine(Engine(name="mine"), ALONE, {})
+        check_engine(EngineSettings(name="mine"), ALONE, {})
 
 
 @pytest.mark.parametrize(
