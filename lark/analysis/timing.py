@@ -98,7 +98,7 @@ def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
     wanted = set(chosen[KEY].astype(str).itertuples(index=False, name=None))
     return [
         row
-        for row in pools.iterate(pool, columns=pools.TEXT)
+        for row in pools.iterate(pool, columns=pools.TEXT_COLUMNS)
         if tuple(str(row[name]) for name in KEY) in wanted
     ]
 

@@ -40,7 +40,7 @@ from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 
-TEXT = [*pools.TEXT, "teacher"]
+TEXT = [*pools.TEXT_COLUMNS, "teacher"]
 SNAPSHOTS = "snapshots/step-*"
 """The student during training, in a checkpoint that was trained with training.snapshots."""
 

@@ -60,7 +60,7 @@ from lark.pipeline.registry import OPERATIONS
 from lark.pool import trajectories as pools
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
-from lark.pool.trajectory import VERDICTS
+from lark.pool.trajectory import VERDICTS_VERSION
 from lark.scoring.external_scores import scores_file
 from lark.scoring.influence import validation_file
 from lark.scoring.methods import (
@@ -195,14 +195,14 @@ class _Plan:
         pool = self.config.pool
         part = pool_identity(pool, self.checksums, self.elsewhere)
         if pool.correct_only or pool.labels == "vote":
-            part["verdicts"] = VERDICTS
+            part["verdicts"] = VERDICTS_VERSION
         if pool.noise_share:
             part["damage"] = DAMAGE
         if pool.decontaminate:
             part["benchmarks"] = {
                 name: _questions(name, task) for name, task in self.config.benchmark.tasks.items()
             }
-        return Artifact(pools.POOL, pool.name, part)
+        return Artifact(pools.POOL_TABLE, pool.name, part)
 
     def scoring(self) -> list[Step]:
         """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
@@ -257,7 +257,11 @@ class _Plan:
 
     def influence(self) -> Step:
         asked = self.config.method.validation
-        part: dict[str, Any] = {"questions": asked.questions, "seed": asked.seed, "verdicts": VERDICTS}
+        part: dict[str, Any] = {
+            "questions": asked.questions,
+            "seed": asked.seed,
+            "verdicts": VERDICTS_VERSION,
+        }
         if asked.path is not None:
             part["validation"] = self.checksums(validation_file(asked))
         *_, features = self.exact().artifacts
@@ -275,7 +279,7 @@ class _Plan:
         }
 
     def correctness(self) -> Step:
-        part = {"verdicts": VERDICTS, "answer_format": self.config.pool.answer_format}
+        part = {"verdicts": VERDICTS_VERSION, "answer_format": self.config.pool.answer_format}
         return Step(
             CORRECTNESS, (Artifact(CORRECTNESS_TABLE, self.config.pool.name, part, {"pool": self.pool}),)
         )

@@ -15,13 +15,13 @@ from lark.pool.files import Found, some
 from lark.pool.trajectory import Trajectory, verdict
 from lark.reading.rows import is_invisible
 
-SPECIAL = re.compile(
+CONTROL_TOKEN = re.compile(
     r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
 )
 """Text that looks like a control token of a chat template."""
 MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "SYS>>")
-"""Each match of SPECIAL contains one of these. Looking for them first is much faster."""
-COLUMNS = 1000
+"""Each match of CONTROL_TOKEN contains one of these. Looking for them first is much faster."""
+MOST_COLUMNS = 1000
 """Columns whose use is counted. A file with more has data in place of names."""
 EXAMPLES = 5
 
@@ -29,7 +29,7 @@ EXAMPLES = 5
 def special_token(trajectory: Trajectory) -> str | None:
     """The first text in a trajectory that looks like a control token."""
     suspects = (text for text in trajectory.texts if any(mark in text for mark in MARKS))
-    match = next(filter(None, map(SPECIAL.search, suspects)), None)
+    match = next(filter(None, map(CONTROL_TOKEN.search, suspects)), None)
     return match[0] if match else None
 
 
@@ -38,7 +38,7 @@ def has_no_text(turn: str) -> bool:
     latter is what remains of an empty turn if its end-of-turn token was decoded as text.
     """
     if any(mark in turn for mark in MARKS):
-        turn = SPECIAL.sub("", turn)
+        turn = CONTROL_TOKEN.sub("", turn)
     return is_invisible(turn)
 
 
@@ -80,7 +80,7 @@ class Tally:
 
     def row(self, layout: str, unused: Iterable[str], lost: Iterable[str]) -> None:
         self.layouts[layout] += 1
-        self.unused.update(name for name in unused if name in self.unused or len(self.unused) < COLUMNS)
+        self.unused.update(name for name in unused if name in self.unused or len(self.unused) < MOST_COLUMNS)
         self.lost.update(name for name in lost if name in self.unused)
 
     def merge(self, other: "Tally") -> None:
@@ -98,7 +98,7 @@ class Tally:
 
     def row_columns(self, unused: Mapping[str, int], lost: Iterable[str]) -> None:
         self.unused.update(
-            {name: n for name, n in unused.items() if name in self.unused or len(self.unused) < COLUMNS}
+            {name: n for name, n in unused.items() if name in self.unused or len(self.unused) < MOST_COLUMNS}
         )
         self.lost.update(name for name in lost if name in self.unused)
 

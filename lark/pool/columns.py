@@ -33,7 +33,7 @@ NAMES = {
     "finish_reasons": ("finish_reasons",),
 }
 """Our columns and their accepted names, unless `pool.fields` sets another."""
-SPECIAL = {
+LAYOUT_NAMES = {
     "row_id": ("question_id", ("question_id", "problem_id", "uuid", "id")),
     "pair_question": ("question", ("question", "problem", "prompt", "input", "query", "instruction")),
     "pair_response": (
@@ -135,7 +135,7 @@ class Columns:
 
     def stored(self, name: str) -> str | None:
         """The name under which the row has a value for our column `name`."""
-        key, names = SPECIAL[name] if name in SPECIAL else (name, NAMES[name])
+        key, names = LAYOUT_NAMES[name] if name in LAYOUT_NAMES else (name, NAMES[name])
         names = (self.fields[key],) if key in self.fields else names
         return next((n for n in names if self.row.values.get(n) is not None), None)
 

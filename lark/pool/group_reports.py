@@ -13,7 +13,7 @@ import numpy as np
 
 from lark import config as conf
 from lark.pool.cleaning import Tally
-from lark.pool.partition import Group
+from lark.pool.partition import GroupReport
 from lark.pool.summary import Summary
 from lark.reading.untrusted import read_object, readable_object
 from lark.store.store import atomic, write_text
@@ -28,7 +28,7 @@ def paths(part: Path) -> tuple[Path, Path]:
     return part.with_suffix(".json"), part.with_suffix(".npz")
 
 
-def write_report(group: Group, part: Path, start: dict[str, int]) -> None:
+def write_report(group: GroupReport, part: Path, start: dict[str, int]) -> None:
     """Write the report of a part. `start`: the numbers that its questions started with."""
     tally, summary = group.tally, group.summary
     near = {question: [name for name, _ in found] for question, found in summary.near.sketches.items()}
@@ -73,7 +73,7 @@ def has_report(part: Path, start: dict[str, int]) -> bool:
     return part.exists() and array_file.exists() and report.get("start") == start
 
 
-def read_report(part: Path, pool: conf.Pool) -> Group:
+def read_report(part: Path, pool: conf.Pool) -> GroupReport:
     json_file, array_file = paths(part)
     values = read_object(json_file)
     with np.load(array_file, allow_pickle=False) as arrays:
@@ -106,7 +106,7 @@ def read_report(part: Path, pool: conf.Pool) -> Group:
     for question, names in said["near"].items():
         summary.near.sketches[question] = list(zip(names, sketches[place : place + len(names)], strict=True))
         place += len(names)
-    return Group(
+    return GroupReport(
         tally, summary, Counter(values["counts"]), set(values["numbered"]),
         {question: (int(text), int(row)) for question, (text, row) in values["texts"].items()}, keys,
         set(values["missing"]), set(values["named"]),

@@ -17,7 +17,7 @@ from lark.reading.untrusted import described, parsed, quoted
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftTrajectory:
     """A trajectory as a layout reads it, before its ids and verdicts are checked."""
 
     turns: Turns
@@ -37,7 +37,7 @@ class Layout:
 
     name: str
     detects: Callable[[Columns], bool]
-    read: Callable[[Columns], Iterator[Draft]]
+    read: Callable[[Columns], Iterator[DraftTrajectory]]
 
 
 PARTS = {
@@ -52,7 +52,7 @@ PARTS = {
 """The part of a trajectory that a column holds. A column holds one."""
 
 
-def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[Draft]]:
+def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[DraftTrajectory]]:
     """The layout of a row and its trajectories."""
     layout = (
         LAYOUTS[source.layout]
@@ -79,9 +79,9 @@ def check(source: Source) -> None:
             )
 
 
-def _one(columns: Columns, found: Turns) -> Draft:
+def _one(columns: Columns, found: Turns) -> DraftTrajectory:
     """A row that is one trajectory."""
-    return Draft(
+    return DraftTrajectory(
         found,
         **{
             name: columns.get(name)
@@ -90,10 +90,10 @@ def _one(columns: Columns, found: Turns) -> Draft:
     )
 
 
-def _chat(name: str) -> Callable[[Columns], Iterator[Draft]]:
+def _chat(name: str) -> Callable[[Columns], Iterator[DraftTrajectory]]:
     """Messages in the column `name`, in OpenAI's or ShareGPT's form."""
 
-    def read(columns: Columns) -> Iterator[Draft]:
+    def read(columns: Columns) -> Iterator[DraftTrajectory]:
         stored = columns.get(name)
         if stored is None:
             columns.text(name)  # raises
@@ -105,7 +105,7 @@ def _chat(name: str) -> Callable[[Columns], Iterator[Draft]]:
     return read
 
 
-def _columns(columns: Columns) -> Iterator[Draft]:
+def _columns(columns: Columns) -> Iterator[DraftTrajectory]:
     system = columns.get("system")
     if not isinstance(system, str | None):
         raise LarkError(f"{columns.where}: `system` must be a string.")
@@ -113,7 +113,7 @@ def _columns(columns: Columns) -> Iterator[Draft]:
     yield _one(columns, found)
 
 
-def _prompt_completion(columns: Columns) -> Iterator[Draft]:
+def _prompt_completion(columns: Columns) -> Iterator[DraftTrajectory]:
     """TRL's prompt and completion, each as text or as messages."""
     messages = []
     for name, role in (("prompt", "user"), ("completion", "assistant")):
@@ -140,7 +140,7 @@ def _turn(columns: Columns, name: str, value: Any, role: str) -> list[Message]:
     return normalised(value, columns.where, str(columns.stored(name)))
 
 
-def _generations(columns: Columns) -> Iterator[Draft]:
+def _generations(columns: Columns) -> Iterator[DraftTrajectory]:
     """A question with a list of generations and lists of verdicts, as in OpenR1-Math."""
     where, question = columns.where, columns.text("question")
     if not (columns.has("generations") or _lacks_list(columns)):
@@ -164,15 +164,16 @@ def _generations(columns: Columns) -> Iterator[Draft]:
             [{"role": "user", "content": question}, {"role": "assistant", **message}], place, "generations"
         )
         said = {
-            name: truth(lists[name][i], str(columns.stored(name)), place) for name in (*VERDICTS, "complete")
+            name: truth(lists[name][i], str(columns.stored(name)), place)
+            for name in (*VERDICT_COLUMNS, "complete")
         }
-        verdicts = [said[name] for name in VERDICTS if said[name] is not None]
+        verdicts = [said[name] for name in VERDICT_COLUMNS if said[name] is not None]
         cut_off = (
             str(lists["finish_reasons"][i]).lower() in CUT_OFF
             if said["complete"] is None
             else not said["complete"]
         )
-        yield Draft(
+        yield DraftTrajectory(
             turns(exchange, where, "generations", system, tools),
             question_id=question_id,
             candidate_id=lists["candidate_id"][i],
@@ -206,8 +207,8 @@ def _lacks_list(columns: Columns) -> bool:
 
 CUT_OFF = ("length", "max_tokens")
 """Finish reasons of a generation that reached the limit, as OpenAI and Anthropic write them."""
-VERDICTS = ("correct", "verdicts", "more_verdicts")
-LISTS = ("candidate_id", "teacher", *VERDICTS, "complete", "finish_reasons")
+VERDICT_COLUMNS = ("correct", "verdicts", "more_verdicts")
+LISTS = ("candidate_id", "teacher", *VERDICT_COLUMNS, "complete", "finish_reasons")
 """Columns with one value per generation. `teacher` and `correct` may also be one value for all."""
 
 
@@ -237,7 +238,7 @@ def truth(value: Any, name: str, where: str) -> bool | None:
     raise LarkError(f"{where}: `{name}` must be true or false, not {quoted(value)}.")
 
 
-def _teacher_columns(columns: Columns) -> Iterator[Draft]:
+def _teacher_columns(columns: Columns) -> Iterator[DraftTrajectory]:
     """A question with columns for several teachers, as in s1K-1.1. A teacher without text has no trajectory
     in this row.
     """
@@ -278,7 +279,7 @@ def _teacher_columns(columns: Columns) -> Iterator[Draft]:
         )
 
 
-def _pair(columns: Columns) -> Iterator[Draft]:
+def _pair(columns: Columns) -> Iterator[DraftTrajectory]:
     """A question and a response under other names, each as text or as messages. Tool calls alone are a
     response too.
     """

@@ -65,7 +65,7 @@ def groups(pool: conf.Pool) -> list[list[Path]]:
 
 
 @dataclass
-class Group:
+class GroupReport:
     """What one process reports about a group of files."""
 
     tally: Tally
@@ -82,13 +82,15 @@ class Group:
     named: set[str] = field(default_factory=set)
 
 
-def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mapping[str, int]) -> Group:
+def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mapping[str, int]) -> GroupReport:
     """Read some files and write their part. `start`: numbers of trajectories of their questions in earlier
     groups.
     """
     check(pool)
     tally = Tally()
-    group = Group(tally, Summary(pool, tally), Counter(), set(), {}, np.empty(0, np.uint64), set(pool.fields))
+    group = GroupReport(
+        tally, Summary(pool, tally), Counter(), set(), {}, np.empty(0, np.uint64), set(pool.fields)
+    )
     counter, keys = Numbering(start), list[int]()
     pools.write_part(_kept(pool, files, group, counter, keys), path, group.summary)
     group.keys, group.numbered = np.array(keys, dtype=np.uint64), counter.used
@@ -97,7 +99,7 @@ def read_group(pool: conf.Pool, files: Sequence[Path], path: Path, start: Mappin
 
 
 def _kept(
-    pool: conf.Pool, files: Sequence[Path], group: Group, counter: Numbering, keys: list[int]
+    pool: conf.Pool, files: Sequence[Path], group: GroupReport, counter: Numbering, keys: list[int]
 ) -> Iterator[Trajectory]:
     keep, known = Filter(pool, group.tally), Known()
     for where, trajectory in _located(pool, files, group.tally, counter, group.missing):
@@ -128,7 +130,7 @@ def write_parts(
     count = min(processes or usable_cores(), len(split))
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (os.getpid(),)) as executor:
 
-        def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
+        def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[GroupReport]:
             asked = [
                 executor.submit(read_group, pool, split[n], part_of(folder, n), start)
                 for n, start in starts.items()
@@ -147,7 +149,9 @@ def part_of(folder: Path, number: int) -> Path:
     return folder / pools.part_name(number)
 
 
-def read_all(count: int, read_some: Callable[[Mapping[int, Mapping[str, int]]], list[Group]]) -> list[Group]:
+def read_all(
+    count: int, read_some: Callable[[Mapping[int, Mapping[str, int]]], list[GroupReport]]
+) -> list[GroupReport]:
     """Read all groups, and again those whose numbers depend on earlier ones. `read_some` reads groups,
     given what their numbers start with.
     """
@@ -158,7 +162,7 @@ def read_all(count: int, read_some: Callable[[Mapping[int, Mapping[str, int]]], 
     return found
 
 
-def merged(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Sequence[Group]) -> dict[str, Any]:
+def merged(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Sequence[GroupReport]) -> dict[str, Any]:
     """Check what concerns several groups; return the summary of the pool."""
     tally = Tally()
     tally.found(table_files(pool))
@@ -179,7 +183,7 @@ def _prepare(parent: int) -> None:
         os._exit(1)
 
 
-def _renumbered(found: Sequence[Group]) -> dict[int, dict[str, int]]:
+def _renumbered(found: Sequence[GroupReport]) -> dict[int, dict[str, int]]:
     """Groups that number trajectories of questions that earlier groups have too, with the numbers that
     those end with.
     """
@@ -192,7 +196,7 @@ def _renumbered(found: Sequence[Group]) -> dict[int, dict[str, int]]:
     return again
 
 
-def _check_across(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Sequence[Group]) -> None:
+def _check_across(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Sequence[GroupReport]) -> None:
     """Refuse a question with two texts, and a candidate that appears twice, in different groups."""
     texts: dict[str, int] = {}
     for number, group in enumerate(found):
@@ -212,7 +216,7 @@ def _check_across(pool: conf.Pool, split: Sequence[Sequence[Path]], found: Seque
         raise second_time(*_at(pool, split[number], row, _start(found[:number])))
 
 
-def _start(groups: Sequence[Group]) -> Counter[str]:
+def _start(groups: Sequence[GroupReport]) -> Counter[str]:
     return sum((group.counts for group in groups), Counter[str]())
 
 

@@ -23,7 +23,7 @@ from lark.pool.files import some
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
-from lark.pool.layouts import Draft, check, drafts, truth
+from lark.pool.layouts import DraftTrajectory, check, drafts, truth
 from lark.pool.messages import Turns
 from lark.pool.mixing import members, naming, quotas
 from lark.pool.trajectory import Trajectory
@@ -220,7 +220,7 @@ def check_missing(pool: conf.Pool, missing: Collection[str]) -> None:
         )
 
 
-def _checked(draft: Draft, where: str, pool: conf.Pool, counter: Numbering) -> Trajectory:
+def _checked(draft: DraftTrajectory, where: str, pool: conf.Pool, counter: Numbering) -> Trajectory:
     """A draft with ids and types that mean something."""
     turns = draft.turns
     if is_invisible(turns.question):

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from lark.pool.columns import Columns
 
 THOUGHTS = ("thinking_trajectory", "thinking", "reasoning_content", "reasoning")
-ATTEMPTS = ("attempt", "response", "solution", "completion", "generation", "output")
+RESPONSES = ("attempt", "response", "solution", "completion", "generation", "output")
 GRADES = ("grade", "correct")
 """Endings of the columns of one teacher: `deepseek_thinking_trajectory`, `deepseek_attempt`,
 `deepseek_grade`.
 """
 NAME = re.compile(
-    rf"(?:(?P<teacher>.+)_)?(?P<kind>{'|'.join((*THOUGHTS, *ATTEMPTS))})(?:_?(?P<number>\d{{1,3}}))?"
+    rf"(?:(?P<teacher>.+)_)?(?P<kind>{'|'.join((*THOUGHTS, *RESPONSES))})(?:_?(?P<number>\d{{1,3}}))?"
 )
 OTHERS = {
     "reference",
@@ -59,7 +59,7 @@ def _pairs(columns: Columns) -> Iterator[TeacherColumns]:
     for ending in THOUGHTS:
         for name in values:
             teacher = name.removesuffix(f"_{ending}") if isinstance(name, str) else ""
-            attempt = next((f"{teacher}_{end}" for end in ATTEMPTS if f"{teacher}_{end}" in values), None)
+            attempt = next((f"{teacher}_{end}" for end in RESPONSES if f"{teacher}_{end}" in values), None)
             if teacher and teacher != name and attempt and teacher not in found:
                 found.add(teacher)
                 yield TeacherColumns(teacher, attempt, name, grade=_grade(columns, teacher))
@@ -72,7 +72,7 @@ def _several(columns: Columns) -> Iterator[TeacherColumns]:
     matches = [
         match for name in columns.row.values if isinstance(name, str) and (match := NAME.fullmatch(name))
     ]
-    matches = [match for match in matches if match["kind"] in ATTEMPTS and match["teacher"] not in OTHERS]
+    matches = [match for match in matches if match["kind"] in RESPONSES and match["teacher"] not in OTHERS]
     numbered = Counter((match["teacher"], match["kind"]) for match in matches if match["number"])
     named = Counter(
         match["kind"]

@@ -21,11 +21,11 @@ from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.store.store import Kind, atomic
 
-POOL = Kind("pool", 4, "trajectories.parquet")
-FILE = POOL.file
+POOL_TABLE = Kind("pool", 4, "trajectories.parquet")
+FILE = POOL_TABLE.file
 KEY = ["question_id", "candidate_id"]
 """Columns that identify a trajectory."""
-TEXT = [*KEY, "system", "question", "response", "thinking", "conversation"]
+TEXT_COLUMNS = [*KEY, "system", "question", "response", "thinking", "conversation"]
 """Columns that make up a trajectory's conversation (lark/models/dialogue.py)."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000

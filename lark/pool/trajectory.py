@@ -6,7 +6,7 @@ from functools import cached_property
 from lark import config as conf
 from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
 
-VERDICTS = 2
+VERDICTS_VERSION = 2
 """Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from lark.pool.group_reports import has_report, paths, read_report, write_report
-from lark.pool.partition import Group, groups, merged, part_of, read_all, read_group
+from lark.pool.partition import GroupReport, groups, merged, part_of, read_all, read_group
 from lark.reading.untrusted import readable_object
 from lark.store.store import write_text
 from lark.work.launch import run_worker
@@ -63,7 +63,7 @@ def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Any]]) -> dict[str
     finished groups.
     """
 
-    def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
+    def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[GroupReport]:
         write_text(job.folder / STARTS, json.dumps({number: dict(start) for number, start in starts.items()}))
         run_worker(replace(job, on_cpu=True), TARGET, 1)
         return [read_report(part_of(job.folder, number), job.config.pool) for number in starts]
