@@ -21,7 +21,7 @@ from lark.pool import trajectories as pools
 from lark.pool.cleaning import CONTROL_TOKEN, MARKS, Tally, Votes, special_token
 from lark.pool.duplicates import BINS, similar_pairs, sketch
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.store.store import Checksums
 from tests.conftest import composed, job_of

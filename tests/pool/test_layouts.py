@@ -19,7 +19,7 @@ from lark.pool.cleaning import Tally
 from lark.pool.columns import LAYOUT_NAMES, NAMES
 from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.selection.write import write_selection
 from tests.conftest import composed, job_of

@@ -26,7 +26,7 @@ from lark.pool.files import readable
 from lark.pool.identity import pool_identity
 from lark.pool.partition import write_parts
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.reading.rows import rows as read_rows
 from lark.store.store import Checksums, checksum
 from tests.conftest import ROOT, composed
