@@ -205,8 +205,8 @@ def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
     """
     matches = [re.fullmatch(rf"(.+?)[._-]+(?:({WORDS})|r|v)?[._-]?(\d{{1,9}})", stem) for stem in stems]
     numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for match in filter(None, matches):
-        numbers[match[1]].append(int(match[3]))
+    for numbered in filter(None, matches):
+        numbers[numbered[1]].append(int(numbered[3]))
 
     names: list[tuple[str, int]] = []
     for stem, match in zip(stems, matches, strict=True):

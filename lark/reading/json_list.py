@@ -60,14 +60,17 @@ class _List:
         while True:
             try:
                 item, self.at = DECODER.raw_decode(self.text, self._start())
+            except json.JSONDecodeError as error:
+                if not self._read_more():
+                    raise self._refused(f"broken JSON ({error.msg})") from error
             except (ValueError, RecursionError) as error:
-                is_broken = isinstance(error, json.JSONDecodeError)
-                if not (is_broken and self._read_more()):
-                    reason = f"broken JSON ({error.msg})" if is_broken else problem(error)
-                    raise LarkError(f"{self.path}, item {self.count + 1}: {reason}.") from error
+                raise self._refused(problem(error)) from error
             else:
                 self.count += 1
                 return item
+
+    def _refused(self, reason: str) -> LarkError:
+        return LarkError(f"{self.path}, item {self.count + 1}: {reason}.")
 
     def _start(self) -> int:
         """Where the next item starts: after a comma, unless it is the first."""
