@@ -137,7 +137,7 @@ def _hardest(tokens: pd.DataFrame) -> Table:
 
 
 def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
-    pool = sweep.folder(trial, pools.POOL)
+    pool = sweep.folder(trial, pools.POOL_TABLE)
     assert pool is not None
     rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"]).astype(
         dict.fromkeys(KEY, str)

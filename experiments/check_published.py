@@ -24,7 +24,7 @@ def render(sweep: Sweep) -> Report:
         " are found in the pool by their text."
     )
     scored = candidates(sweep, trial)
-    pool = sweep.folder(trial, pools.POOL)
+    pool = sweep.folder(trial, pools.POOL_TABLE)
     if scored is None or pool is None:
         return Report(TITLE, caption, pd.DataFrame(), found=False)
     published = published_candidates(file, pools.iterate(pool / pools.FILE, columns=[*KEY, *TEXT]))

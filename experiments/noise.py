@@ -75,13 +75,13 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:
     """The responses of the pool without damage. None if it is not read yet."""
     whole = [trial for trial in sweep.trials if not trial.config.pool.noise_share]
-    folder = sweep.folder(whole[0], pools.POOL) if whole else None
+    folder = sweep.folder(whole[0], pools.POOL_TABLE) if whole else None
     return None if folder is None else pools.frame(folder / pools.FILE, [*KEY, "response"])
 
 
 def _texts(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> pd.DataFrame | None:
     """The trajectories of a trial's pool, and whether each is damaged. None if a pool is not read yet."""
-    folder = sweep.folder(trial, pools.POOL)
+    folder = sweep.folder(trial, pools.POOL_TABLE)
     if folder is None or clean is None:
         return None
     texts = pools.frame(folder / pools.FILE, [*KEY, "response"]).merge(clean, on=KEY, suffixes=("", "_clean"))

@@ -73,7 +73,7 @@ def overview_of(sweep: Sweep, trial: Trial, question: str) -> Overview | None:
     """The numbers of the figure; None if the selection does not exist yet."""
     scored = candidates(sweep, trial)
     chosen = selection(sweep, trial)
-    pool = sweep.folder(trial, pools.POOL)
+    pool = sweep.folder(trial, pools.POOL_TABLE)
     if scored is None or chosen is None or pool is None:
         return None
     questions = chosen["question_id"].nunique()

@@ -22,7 +22,8 @@ from lark.config.cli import as_hydra_reads
 from lark.errors import LarkError
 from lark.limits import time_limit
 from lark.names import LONGEST_NAME, file_name
-from lark.pool.read import box_answer, read
+from lark.pool.read import read
+from lark.pool.source import box_answer
 from lark.store.store import Artifact, Checksums, Kind, Store, checksum, write_text
 from lark.work.entry import run_main
 from tests.conftest import ROOT, composed
@@ -269,7 +270,7 @@ def test_a_path_may_contain_anything(name: str, tmp_path: Path) -> None:
 def test_a_slow_pattern_is_stopped(
     pattern: str, response: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lark.pool.read.PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr("lark.pool.source.PATTERN_SECONDS", 0.2)
     pool(tmp_path, response=response)
     started = time.monotonic()
     with pytest.raises(LarkError, match=r"line 1: pool.answer_pattern=.* takes longer than"):

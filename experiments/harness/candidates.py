@@ -14,7 +14,7 @@ def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
     """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not
     exist yet.
     """
-    pool, scores = sweep.folder(trial, pools.POOL), sweep.folder(trial, SCORES_TABLE)
+    pool, scores = sweep.folder(trial, pools.POOL_TABLE), sweep.folder(trial, SCORES_TABLE)
     if pool is None or scores is None:
         return None
     table = pools.frame(pool / pools.FILE, [*pools.KEY, "teacher", "rollout"])

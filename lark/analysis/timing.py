@@ -113,7 +113,7 @@ def read(pool: Path, sampled: pd.DataFrame) -> list[dict[str, Any]]:
     """
     keys = set(sampled[KEY].astype(str).itertuples(index=False, name=None))
     rows = []
-    for row in pools.iterate(pool, columns=pools.TEXT):
+    for row in pools.iterate(pool, columns=pools.TEXT_COLUMNS):
         if tuple(str(row[name]) for name in KEY) in keys:
             rows.append(row)
     return rows

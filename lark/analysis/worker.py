@@ -40,7 +40,7 @@ from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 
-TRAJECTORY_COLUMNS = [*pools.TEXT, "teacher"]
+TRAJECTORY_COLUMNS = [*pools.TEXT_COLUMNS, "teacher"]
 
 
 @in_shards

@@ -26,7 +26,7 @@ from lark.explorer.api import respond
 from lark.explorer.context import Context
 from lark.explorer.security import Access, Guard
 from lark.explorer.views import views_of
-from lark.pool.trajectories import POOL
+from lark.pool.trajectories import POOL_TABLE
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def warm(context: Context) -> None:
     for 165,000 of them.
     """
     with contextlib.suppress(LarkError):
-        pools = context.listing().of(POOL.name)
+        pools = context.listing().of(POOL_TABLE.name)
         for entry in [entry for entry in pools if entry.finished][:1]:
             view = views_of(context.listing(), entry)[0].id
             for path in (f"pool/{entry.fingerprint}/{view}", f"agreement/{entry.fingerprint}/{view}/3"):

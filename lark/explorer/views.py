@@ -13,7 +13,7 @@ from typing import Any
 
 from lark.explorer.listing import Entry, Key, Listing, started
 from lark.explorer.problems import PageError
-from lark.pool.trajectories import POOL
+from lark.pool.trajectories import POOL_TABLE
 from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
 from lark.selection.write import SELECTION
 
@@ -67,7 +67,7 @@ def describe_source(entry: Entry) -> dict[str, Any]:
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:
     """All views of a pool, newest first; one without a student if there is no other."""
-    of_pool = [entry for entry in listing.used_by(pool) if entry.inputs.get(POOL.name) == pool.key]
+    of_pool = [entry for entry in listing.used_by(pool) if entry.inputs.get(POOL_TABLE.name) == pool.key]
     scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
     named = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
     lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in named]
@@ -84,7 +84,7 @@ def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
     During a run, a page that was opened before there were scores has the id of the token counts, or of no
     student. It gets the view that was made from them since, or the newest one.
     """
-    entry = listing.get(POOL.name, pool)
+    entry = listing.get(POOL_TABLE.name, pool)
     found = views_of(listing, entry)
     if fingerprint == NONE:
         return found[0]
@@ -103,10 +103,12 @@ def selections_of(listing: Listing, view: View) -> list[Entry]:
     found = [
         entry
         for entry in listing.of(SELECTION.name)
-        if entry.inputs.get(POOL.name) == view.pool.key and entry.finished
+        if entry.inputs.get(POOL_TABLE.name) == view.pool.key and entry.finished
     ]
     return [
-        entry for entry in found if {key for name, key in entry.inputs.items() if name != POOL.name} <= own
+        entry
+        for entry in found
+        if {key for name, key in entry.inputs.items() if name != POOL_TABLE.name} <= own
     ]
 
 

@@ -10,7 +10,7 @@ from lark.pipeline.operations.student import CONVERT
 from lark.pool import trajectories as pools
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
-from lark.pool.trajectory import VERDICTS
+from lark.pool.trajectory import VERDICTS_VERSION
 from lark.scoring.methods import LENGTHS_TABLE
 from lark.store.store import Artifact, Checksums, Kind
 from lark.work.operation import Operation, Step
@@ -38,13 +38,13 @@ class PlanBase:
         pool = self.config.pool
         part = pool_identity(pool, self.checksums, elsewhere)
         if pool.correct_only or pool.labels == "vote":
-            part["verdicts"] = VERDICTS
+            part["verdicts"] = VERDICTS_VERSION
         if pool.noise_share:
             part["damage"] = DAMAGE
         if pool.decontaminate:
             tasks = self.config.benchmark.tasks
             part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
-        return Artifact(pools.POOL, pool.name, part)
+        return Artifact(pools.POOL_TABLE, pool.name, part)
 
     def weights_of(self, model: Student) -> str | Artifact:
         """Where a model's weights are. A packaged model is converted first."""

@@ -19,7 +19,7 @@ from lark.pipeline.operations.score import (
     UNPROMPTED,
 )
 from lark.pipeline.plan_base import PlanBase
-from lark.pool.trajectory import VERDICTS
+from lark.pool.trajectory import VERDICTS_VERSION
 from lark.scoring.influence import validation_file
 from lark.scoring.methods import (
     CORRECTNESS_TABLE,
@@ -91,7 +91,7 @@ def _influence(base: PlanBase) -> Step:
     part: dict[str, Any] = {
         "questions": validation.questions,
         "seed": validation.seed,
-        "verdicts": VERDICTS,
+        "verdicts": VERDICTS_VERSION,
     }
     if validation.path is not None:
         part["validation"] = base.checksums(validation_file(validation))
@@ -102,7 +102,7 @@ def _influence(base: PlanBase) -> Step:
 
 def _correctness(base: PlanBase) -> Step:
     pool = base.config.pool
-    part = {"verdicts": VERDICTS, "answer_format": pool.answer_format}
+    part = {"verdicts": VERDICTS_VERSION, "answer_format": pool.answer_format}
     return Step(CORRECTNESS, (Artifact(CORRECTNESS_TABLE, pool.name, part, {"pool": base.pool}),))
 
 

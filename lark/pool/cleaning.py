@@ -1,6 +1,4 @@
-"""Decide which trajectories are kept, and count what is not: wrong ones, incomplete ones, and text like
-control tokens.
-"""
+"""Which trajectories are kept, and counts of those that are not: wrong, incomplete, with control tokens."""
 
 import re
 from collections import Counter
@@ -11,26 +9,32 @@ from typing import Any
 from lark import config as conf
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
-from lark.pool.files import Found, some
+from lark.pool.checks import no_verdict
+from lark.pool.files import Found
 from lark.pool.trajectory import Trajectory, verdict
+from lark.printing import some
 from lark.reading.rows import is_invisible
 
-SPECIAL = re.compile(
+CONTROL_TOKEN = re.compile(
     r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
 )
 """Text that looks like a control token of a chat template."""
 MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "SYS>>")
-"""Each match of SPECIAL contains one of these. Looking for them first is much faster."""
-COLUMNS = 1000
+"""Each match of CONTROL_TOKEN contains one of these. Looking for them first is much faster."""
+MOST_COLUMNS = 1000
 """Columns whose use is counted. A file with more has data in place of names."""
 EXAMPLES = 5
+"""Examples that a summary names of each thing that it counts."""
 
 
 def special_token(trajectory: Trajectory) -> str | None:
     """The first text in a trajectory that looks like a control token."""
-    suspects = (text for text in trajectory.texts if any(mark in text for mark in MARKS))
-    match = next(filter(None, map(SPECIAL.search, suspects)), None)
-    return match[0] if match else None
+    for text in trajectory.texts:
+        if any(mark in text for mark in MARKS):
+            match = CONTROL_TOKEN.search(text)
+            if match:
+                return match[0]
+    return None
 
 
 def has_no_text(turn: str) -> bool:
@@ -38,20 +42,20 @@ def has_no_text(turn: str) -> bool:
     latter is what remains of an empty turn if its end-of-turn token was decoded as text.
     """
     if any(mark in turn for mark in MARKS):
-        turn = SPECIAL.sub("", turn)
+        turn = CONTROL_TOKEN.sub("", turn)
     return is_invisible(turn)
 
 
 @dataclass
 class Tally:
-    """What was read, and what was left out."""
+    """Counts of what was read, and of what was left out."""
 
     layouts: Counter[str] = field(default_factory=Counter)
     """Rows of each layout."""
     unused: Counter[str] = field(default_factory=Counter)
     """Rows in which a column has a value that is not used."""
     lost: set[str] = field(default_factory=set)
-    """Those of them that may hold trajectories."""
+    """Unused columns that may hold trajectories."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Files that are not read, and why."""
     empty: set[str] = field(default_factory=set)
@@ -74,19 +78,24 @@ class Tally:
     damaged: int = 0
     """Trajectories that were damaged on purpose."""
 
-    def found(self, found: Found) -> None:
-        self.skipped |= found.skipped
-        self.notes += found.notes
+    def found(self, files: Found) -> None:
+        self.skipped |= files.skipped
+        self.notes += files.notes
 
     def row(self, layout: str, unused: Iterable[str], lost: Iterable[str]) -> None:
         self.layouts[layout] += 1
-        self.unused.update(name for name in unused if name in self.unused or len(self.unused) < COLUMNS)
+        self._columns(Counter(unused), lost)
+
+    def _columns(self, unused: Mapping[str, int], lost: Iterable[str]) -> None:
+        for name, rows in unused.items():
+            if name in self.unused or len(self.unused) < MOST_COLUMNS:
+                self.unused[name] += rows
         self.lost.update(name for name in lost if name in self.unused)
 
     def merge(self, other: "Tally") -> None:
-        """Add what was counted in a later part of the pool."""
+        """Add the counts of a later part of the pool."""
         self.layouts.update(other.layouts)
-        self.row_columns(other.unused, other.lost)
+        self._columns(other.unused, other.lost)
         self.empty |= other.empty
         self.incomplete += other.incomplete
         self.cut += other.cut
@@ -96,16 +105,9 @@ class Tally:
         self.right_questions |= other.right_questions
         self.wrong_questions |= other.wrong_questions
 
-    def row_columns(self, unused: Mapping[str, int], lost: Iterable[str]) -> None:
-        self.unused.update(
-            {name: n for name, n in unused.items() if name in self.unused or len(self.unused) < COLUMNS}
-        )
-        self.lost.update(name for name in lost if name in self.unused)
-
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:
         """The entries of the manifest, without those that are empty."""
-        dropped = {"trajectories": self.wrong, "questions": len(self.wrong_questions - self.right_questions)}
-        said = {
+        entries = {
             "layouts": dict(self.layouts),
             "unused": dict(sorted(self.unused.items())),
             "lost": sorted(self.lost),
@@ -119,52 +121,55 @@ class Tally:
             "contaminated": self.contaminated,
             "votes": self.votes.to_dict() if self.votes else {},
         }
-        damaged = {"kind": pool.noise, "share": pool.noise_share, "trajectories": self.damaged}
-        return {
-            **{key: value for key, value in said.items() if value},
-            **({"dropped": dropped} if pool.correct_only else {}),
-            **({"damaged": damaged} if pool.noise_share else {}),
-        }
+        counts: dict[str, Any] = {key: value for key, value in entries.items() if value}
+        if pool.correct_only:
+            lost = self.wrong_questions - self.right_questions
+            counts["dropped"] = {"trajectories": self.wrong, "questions": len(lost)}
+        if pool.noise_share:
+            share = {"kind": pool.noise, "share": pool.noise_share}
+            counts["damaged"] = {**share, "trajectories": self.damaged}
+        return counts
 
 
 def filters(pool: conf.Pool) -> list[str]:
     """The settings that leave trajectories out."""
-    every = {
+    settings = {
         "pool.correct_only=true": pool.correct_only,
         "pool.special_tokens=drop": pool.special_tokens == "drop",
         "pool.incomplete=drop": pool.incomplete == "drop",
         "pool.decontaminate=true": pool.decontaminate,
     }
-    return [setting for setting, is_on in every.items() if is_on]
+    return [setting for setting, is_on in settings.items() if is_on]
 
 
 def kept_by(pool: conf.Pool) -> str:
-    """Which trajectories the filters keep, to add to a noun: ` that pool.correct_only=true keeps`, or
-    nothing without filters.
-    """
+    """A clause to add to a noun: ` that pool.correct_only=true keeps`. Empty without filters."""
     settings = filters(pool)
+    if not settings:
+        return ""
     verb = "keep" if len(settings) > 1 else "keeps"
-    return f" that {' and '.join(settings)} {verb}" if settings else ""
+    return f" that {' and '.join(settings)} {verb}"
 
 
 def left_out(pool: conf.Pool, tally: Tally) -> list[str]:
-    """What each filter has left out, for messages."""
+    """How many trajectories or questions each filter has left out, for messages."""
     counts = {
         "pool.correct_only=true": (tally.wrong, "wrong trajectories"),
         "pool.special_tokens=drop": (tally.special, "trajectories with text like a control token"),
         "pool.incomplete=drop": (tally.incomplete, "incomplete trajectories"),
         "pool.decontaminate=true": (len(tally.contaminated), "questions of the benchmarks"),
     }
-    return [
-        f"{setting} leaves out {counts[setting][0]:,} {counts[setting][1]}"
-        for setting in filters(pool)
-        if counts[setting][0]
-    ]
+    phrases = []
+    for setting in filters(pool):
+        count, noun = counts[setting]
+        if count:
+            phrases.append(f"{setting} leaves out {count:,} {noun}")
+    return phrases
 
 
 @dataclass
 class Filter:
-    """Whether a trajectory is kept, by the pool's settings. Counts what is not."""
+    """Keeps trajectories by the pool's settings, and counts the others."""
 
     pool: conf.Pool
     tally: Tally
@@ -198,18 +203,17 @@ class Filter:
             )
 
     def _is_correct(self, trajectory: Trajectory, where: str) -> bool:
-        known = verdict(trajectory, self.pool)
-        if known is None and self.pool.labels == "vote":
-            known = False  # a tie: the vote does not say that it is right
-        if known is None:
-            raise LarkError(
-                f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither"
-                " `answer` nor `correct`: give one of them, use pool.labels=vote, or set"
-                " pool.correct_only=false."
-            )
-        (self.tally.right_questions if known else self.tally.wrong_questions).add(trajectory.question_id)
-        self.tally.wrong += not known
-        return known
+        is_correct = verdict(trajectory, self.pool)
+        if is_correct is None and self.pool.labels == "vote":
+            is_correct = False  # a tie: the vote does not say that it is right
+        if is_correct is None:
+            raise no_verdict(where, trajectory)
+        if is_correct:
+            self.tally.right_questions.add(trajectory.question_id)
+        else:
+            self.tally.wrong_questions.add(trajectory.question_id)
+            self.tally.wrong += 1
+        return is_correct
 
 
 class Votes:
@@ -232,15 +236,14 @@ class Votes:
         if (trajectory.answer and trajectory.answer.strip()) or trajectory.correct is not None:
             self.given.add(trajectory.question_id)
         votes = self.counts.setdefault(trajectory.question_id, Counter())
-        boxed = trajectory.boxed
-        if boxed is not None:
-            votes[
-                (
-                    boxed
-                    if boxed in votes
-                    else next((known for known in votes if self._same(boxed, known)), boxed)
-                )
-            ] += 1
+        if trajectory.boxed is not None:
+            votes[self._earlier(trajectory.boxed, votes)] += 1
+
+    def _earlier(self, answer: str, votes: Counter[str]) -> str:
+        """The answer under which equal ones are counted: itself, if it is the first."""
+        if answer in votes:  # the usual case, without the grader
+            return answer
+        return next((other for other in votes if self._same(answer, other)), answer)
 
     def _same(self, answer: str, other: str) -> bool:
         return grade_paper(answer, other, self.format)
@@ -249,17 +252,18 @@ class Votes:
         """The winning answer, or None."""
         if question_id in self.given:
             return None
-        (answer, votes), (_, others) = [*self.counts[question_id].most_common(2), ("", 0), ("", 0)][:2]
-        return answer if votes >= 2 and votes > others else None
+        ranking = [*self.counts[question_id].most_common(2), ("", 0), ("", 0)]
+        answer, votes = ranking[0]
+        _, runner_up = ranking[1]
+        return answer if votes >= 2 and votes > runner_up else None
 
     def label(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with the vote's verdict. Unchanged if the vote has no winner."""
         winner = self.winner(trajectory.question_id)
         if winner is None:
             return trajectory
-        return replace(
-            trajectory, correct=trajectory.boxed is not None and self._same(trajectory.boxed, winner)
-        )
+        is_correct = trajectory.boxed is not None and self._same(trajectory.boxed, winner)
+        return replace(trajectory, correct=is_correct)
 
     def decides(self, question_id: str) -> bool:
         return question_id in self.counts and self.winner(question_id) is not None

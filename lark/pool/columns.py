@@ -1,14 +1,14 @@
 """A row of a pool under our names for its columns."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lark.errors import LarkError
+from lark.pool.checks import check_not_list, missing_column
 from lark.pool.messages import REASONING
+from lark.reading.fields import Fields, is_blank
 from lark.reading.rows import Row
-from lark.reading.untrusted import described, quoted
 
 NAMES = {
     "question_id": ("question_id", "problem_id"),
@@ -33,7 +33,7 @@ NAMES = {
     "finish_reasons": ("finish_reasons",),
 }
 """Our columns and their accepted names, unless `pool.fields` sets another."""
-SPECIAL = {
+LAYOUT_NAMES = {
     "row_id": ("question_id", ("question_id", "problem_id", "uuid", "id")),
     "pair_question": ("question", ("question", "problem", "prompt", "input", "query", "instruction")),
     "pair_response": (
@@ -46,34 +46,21 @@ SPECIAL = {
     "pair_answer": ("answer", ("answer", "expected_answer", "final_answer")),
     "pair_calls": ("response", ("answers",)),
 }
-"""Columns with more accepted names in one layout: the column of `pool.fields` that sets another name, and
-the names.
-"""
+"""Columns with more names in one layout: the key of `pool.fields` that sets another, and the names."""
 TRAJECTORY = re.compile(
-    r"(?:.+_)?(?:thinking_trajector(?:y|ies)|thinking|reasoning|reasoning_content|response|completion|attempt|output|generation"
-    r"|generated_solution)s?(?:_?\d{1,3})?|(?:.+_)?solution_?\d{1,3}|messages|conversations"
+    r"(?:.+_)?(?:thinking_trajector(?:y|ies)|thinking|reasoning|reasoning_content|response|completion|attempt"
+    r"|output|generation|generated_solution)s?(?:_?\d{1,3})?"
+    r"|(?:.+_)?solution_?\d{1,3}|messages|conversations"
 )
 """Names of columns that hold trajectories. If one of them is not used, the summary says so."""
 SHORTEST = 20
 """Characters of a text that may be a trajectory rather than a label."""
 FLAGS = {"on", "off", "true", "false", "yes", "no", "none", "low", "medium", "high"}
-"""Values of a column like `reasoning` that say how a teacher was asked to think: they are not its thoughts.
-"""
-
-
-def is_blank(value: Any) -> bool:
-    """Whether a value is missing: null, empty, or NaN, which is how tables store a missing number."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or value in ("", [], {})
-
-
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in FLAGS)
+"""Values of a column like `reasoning` that say how a teacher was asked to think, not what it thought."""
 
 
 class Columns:
-    """A row under our names. Remembers which columns were used, so that nothing is left out without being
-    reported.
-    """
+    """A row under our names. Remembers which columns were used, so that others can be reported."""
 
     def __init__(self, row: Row, fields: Mapping[str, str]) -> None:
         self.row = row
@@ -93,65 +80,60 @@ class Columns:
         """Whether the row has a value in all of these columns."""
         return all(self.stored(name) is not None for name in names)
 
-    def text(self, name: str) -> str:
-        """The value of a column that must be text."""
+    def missing(self, name: str) -> LarkError:
+        """The refusal of a row without this column."""
+        return missing_column(name, self.row)
+
+    def require(self, name: str) -> Any:
+        """The value of a column that must be there."""
         value = self.get(name)
         if value is None:
-            raise LarkError(
-                f"{self.where}: there is no `{name}`; the row has {', '.join(map(str, self.row.values))}."
-                f" Name the column with pool.fields.{name}=<column>, or the layout of the rows with"
-                " pool.layout (see docs/own-pool.md)."
-            )
-        if isinstance(value, list):
-            stored = self.stored(name)
-            several = (
-                f"For several trajectories use pool.fields.generations={stored}; for"
-                if name == "response"
-                else "For"
-            )
-            raise LarkError(
-                f"{self.where}: `{stored}` must be a string, not a list. {several} messages use"
-                " pool.fields.prompt and pool.fields.completion."
-            )
-        if not isinstance(value, str):
-            raise LarkError(f"{self.where}: `{name}` must be a string, not {quoted(value)}.")
+            raise self.missing(name)
         return value
+
+    def text(self, name: str) -> str:
+        """The value of a column that must be text. It may be blank."""
+        value = self.require(name)
+        check_not_list(value, name, str(self.stored(name)), self.where)
+        return Fields({name: value}, self.where).optional_text(name) or ""
 
     def optional(self, name: str) -> str | None:
         """The value of a column that may be missing; blank text is missing."""
         value = self.get(name)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
-        if not isinstance(value, str | None):
-            raise LarkError(f"{self.where}: `{self.stored(name)}` must be a string, not {described(value)}.")
-        return value if value and value.strip() else None
+        stored = str(self.stored(name))
+        text = Fields({stored: value}, self.where).optional_text(stored)
+        return text if text and text.strip() else None
 
     def thinking(self, name: str = "thinking") -> str | None:
-        """The reasoning that is stored in a column. `reasoning: on` is a setting of the teacher and not
-        used.
-        """
+        """The reasoning in a column. `reasoning: on` is a setting of the teacher and not used."""
         stored = self.stored(name)
-        return None if stored is not None and is_flag(self.row.values[stored]) else self.optional(name)
+        if stored is not None and _is_flag(self.row.values[stored]):
+            return None
+        return self.optional(name)
 
     def stored(self, name: str) -> str | None:
         """The name under which the row has a value for our column `name`."""
-        key, names = SPECIAL[name] if name in SPECIAL else (name, NAMES[name])
-        names = (self.fields[key],) if key in self.fields else names
-        return next((n for n in names if self.row.values.get(n) is not None), None)
+        key, names = LAYOUT_NAMES[name] if name in LAYOUT_NAMES else (name, NAMES[name])
+        if key in self.fields:
+            names = (self.fields[key],)
+        return next((stored for stored in names if self.row.values.get(stored) is not None), None)
 
     def unused(self) -> Iterator[str]:
         """Columns with a value that were not used."""
-        return (
-            str(name)
-            for name, value in self.row.values.items()
-            if name not in self.used and not is_blank(value)
-        )
+        for name, value in self.row.values.items():
+            if name not in self.used and not is_blank(value):
+                yield str(name)
 
     def lost(self) -> Iterator[str]:
         """Unused columns that may hold trajectories."""
         for name in self.unused():
             value = self.row.values.get(name)
-            if TRAJECTORY.fullmatch(name) and (
-                isinstance(value, list) or (isinstance(value, str) and len(value) >= SHORTEST)
-            ):
+            is_long = isinstance(value, str) and len(value) >= SHORTEST
+            if TRAJECTORY.fullmatch(name) and (is_long or isinstance(value, list)):
                 yield name
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in FLAGS)

@@ -1,9 +1,8 @@
-"""Find nearly identical candidates of a question with MinHash sketches: a few hundred bytes per trajectory,
-in one pass.
+"""Find nearly identical candidates of a question with MinHash sketches, in one pass.
 
 A text is the set of its windows of WIDTH bytes. Every window is hashed; the hashes are dealt into BINS
-bins, and the sketch keeps the smallest of each bin (one-permutation MinHash). The share of equal bins
-estimates the Jaccard similarity of two texts.
+bins, and the sketch keeps the smallest of each bin (one-permutation MinHash): a few hundred bytes per
+trajectory. The share of equal bins estimates the Jaccard similarity of two texts.
 """
 
 from collections import defaultdict
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lark.pool.cleaning import EXAMPLES
 from lark.pool.trajectory import Trajectory
 
 WIDTH = 32
@@ -21,7 +21,6 @@ NEAR = 0.8
 COMPARED = 1000
 """Candidates of a question that are compared with each other."""
 EMPTY = np.uint32(0xFFFFFFFF)
-EXAMPLES = 5
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -33,12 +32,10 @@ def sketch(text: str) -> np.ndarray:
     for width in (1, 2, 4, 8, 16):  # bytes per hash: each round doubles them
         hashes = hashes[:-width] * _ODD + hashes[width:]
         hashes ^= hashes >> np.uint64(29)
+    bins = (hashes >> np.uint64(58)).astype(np.intp)  # the highest 6 bits, for 64 bins
+    values = (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32)  # even, so never EMPTY
     smallest = np.full(BINS, EMPTY, dtype=np.uint32)
-    np.minimum.at(
-        smallest,
-        (hashes >> np.uint64(58)).astype(np.intp),
-        (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32),
-    )
+    np.minimum.at(smallest, bins, values)
     return smallest
 
 
@@ -50,9 +47,8 @@ def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[t
         others = table[first + 1 :]
         either = (table[first] != EMPTY) | (others != EMPTY)
         same = ((table[first] == others) & either).sum(axis=1)
-        pairs += [
-            (first, first + 1 + int(place)) for place in np.flatnonzero(same >= least * either.sum(axis=1))
-        ]
+        near = np.flatnonzero(same >= least * either.sum(axis=1))
+        pairs += [(first, first + 1 + int(place)) for place in near]
     return pairs
 
 
@@ -65,27 +61,25 @@ class NearDuplicates:
     )
 
     def add(self, trajectory: Trajectory) -> None:
-        text = (
-            (trajectory.thinking or "") + trajectory.response
-            if trajectory.conversation is None
-            else trajectory.conversation
-        )
+        text = trajectory.conversation
+        if text is None:
+            text = (trajectory.thinking or "") + trajectory.response
         self.sketches[trajectory.question_id].append((trajectory.candidate_id, sketch(text)))
 
     def to_dict(self) -> dict[str, object]:
         """Trajectories that are nearly the same as an earlier candidate of their question; empty if there
         are none.
         """
-        count, questions = 0, 0
+        count = 0
+        questions = 0
         examples: list[str] = []
         for question, candidates in self.sketches.items():
-            names = [name for name, _ in candidates]
             pairs = similar_pairs([values for _, values in candidates[:COMPARED]])
-            near = [(names[first], names[second]) for first, second in pairs]
-            later = {second for _, second in near}
+            later = {candidates[second][0] for _, second in pairs}
             count += len(later)
             questions += bool(later)
-            examples += [
-                f"{question}: {first} and {second}" for first, second in near[: EXAMPLES - len(examples)]
-            ]
-        return {"trajectories": count, "questions": questions, "examples": examples} if count else {}
+            for first, second in pairs[: EXAMPLES - len(examples)]:
+                examples.append(f"{question}: {candidates[first][0]} and {candidates[second][0]}")
+        if count == 0:
+            return {}
+        return {"trajectories": count, "questions": questions, "examples": examples}

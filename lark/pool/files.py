@@ -37,11 +37,8 @@ class Found:
 def readable(source: Source) -> Iterator[None]:
     """Report a path that the file system refuses: forbidden, too long, or with characters that no path has."""
     try:
-        with time_limit(
-            SECONDS,
-            f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds. Name a"
-            " folder.",
-        ):
+        sentence = f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds."
+        with time_limit(SECONDS, f"{sentence} Name a folder."):
             yield
     except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -61,53 +58,87 @@ def table_files(source: Source) -> Found:
         path = Path(source.path or "").expanduser()
         if path.is_dir():
             return _in_folder(path, source)
-        if reason := not_a_file(path):
-            raise LarkError(
-                f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a"
-                " pattern."
-            )
-        found = [path] if path.is_file() else list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        files = sorted(file for file in found if file.is_file())
-        odd = {file: reason for file in found if (reason := not_a_file(file))}
+        _check_readable(path, source)
+        matches = [path] if path.is_file() else _matches(path)
+        odd = {file: not_a_file(file) for file in matches}
+        files = sorted(file for file in matches if file.is_file())
     root = next(parent for parent in path.parents if "*" not in str(parent))
-    if path.name.endswith("*"):  # a pattern for all files, also those that are not tables
+    # A pattern like `data/*` is for all files, also those that are not tables; others name their files.
+    is_for_all = path.name.endswith("*")
+    if is_for_all:
         files = [file for file in files if not _is_hidden(file, root)]
-    kept, skipped = split_excluded(files, root, source)
-    if path.name.endswith("*"):
-        skipped |= {relative(file, root): reason for file in kept if (reason := _not_a_table(file))}
-        kept = [file for file in kept if not _not_a_table(file)]
-    skipped |= {relative(file, root): reason for file, reason in odd.items() if not _is_hidden(file, root)}
-    if not kept:
+    files, skipped = split_excluded(files, root, source)
+    if is_for_all:
+        files, others = _split_tables(files, root)
+        skipped |= others
+    for file, reason in odd.items():
+        if reason and not _is_hidden(file, root):
+            skipped[relative(file, root)] = reason
+    _check_not_empty(files, skipped, source)
+    return Found(files, skipped)
+
+
+def _matches(pattern: Path) -> list[Path]:
+    return list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+
+
+def _check_readable(path: Path, source: Source) -> None:
+    reason = not_a_file(path)
+    if reason:
+        raise LarkError(
+            f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a"
+            " pattern."
+        )
+
+
+def _check_not_empty(files: list[Path], skipped: Mapping[str, str], source: Source) -> None:
+    if not files:
         refuse_excluded(skipped, source)
         raise LarkError(
             f"pool.path={source.path}: there is no such file. Give a JSONL, Parquet or CSV file, a folder or"
             " a glob pattern."
         )
-    return Found(kept, skipped)
 
 
 def _in_folder(folder: Path, source: Source) -> Found:
-    kept, skipped = split_excluded(visible_files(folder), folder, source)
+    files, skipped = split_excluded(visible_files(folder), folder, source)
     skipped |= odd_files(folder, source)
-    tables = [file for file in kept if not _not_a_table(file)]
+    tables, others = _split_tables(files, folder)
+    _check_tables(tables, files, skipped, source)
+    skipped |= others
     top = [file for file in tables if file.parent == folder]
+    if not top:
+        return Found(tables, skipped)
+    reason = f"in a subfolder; to read it too, use pool.path={source.path}/**/*"
+    for file in tables:
+        if file.parent != folder:
+            skipped[relative(file, folder)] = reason
+    return Found(top, skipped)
+
+
+def _split_tables(files: list[Path], folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The tables among some files, and why the others are not read."""
+    tables = []
+    skipped = {}
+    for file in files:
+        reason = _not_a_table(file)
+        if reason:
+            skipped[relative(file, folder)] = reason
+        else:
+            tables.append(file)
+    return tables, skipped
+
+
+def _check_tables(tables: list[Path], files: list[Path], skipped: Mapping[str, str], source: Source) -> None:
+    """Refuse a folder without tables."""
     if not tables:
         refuse_excluded(skipped, source)
-        saved = (
-            " Read a dataset that `datasets` saved with pool=hub."
-            if any(f.suffix == ".arrow" for f in kept)
-            else ""
-        )
+        is_saved = any(file.suffix == ".arrow" for file in files)
+        advice = " Read a dataset that `datasets` saved with pool=hub." if is_saved else ""
         raise LarkError(
             f"pool.path={source.path}: there is no such file: the folder has no JSONL, JSON, Parquet or CSV"
-            f" file. It has {some(file.name for file in kept)}.{saved}"
+            f" file. It has {some(file.name for file in files)}.{advice}"
         )
-    files = top or tables
-    skipped |= {relative(file, folder): reason for file in kept if (reason := _not_a_table(file))}
-    if top:
-        remedy = f"in a subfolder; to read it too, use pool.path={source.path}/**/*"
-        skipped |= {relative(file, folder): remedy for file in tables if file.parent != folder}
-    return Found(files, skipped)
 
 
 def _not_a_table(file: Path) -> str | None:
@@ -118,29 +149,26 @@ def _not_a_table(file: Path) -> str | None:
 
 
 def not_a_file(path: Path) -> str | None:
-    """What a path is, if it exists but can be neither read nor listed: it would be left out without a word."""
+    """Why a path cannot be read (dangling link, pipe, device), or None."""
     if path.is_symlink() and not path.exists():
         return "a link that leads nowhere"
     if path.is_symlink() and path.is_dir():
         return "a link to a folder, which is not followed"
-    return (
-        "a pipe, a socket or a device, not a file"
-        if path.exists() and not (path.is_file() or path.is_dir())
-        else None
-    )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return "a pipe, a socket or a device, not a file"
+    return None
 
 
 def odd_files(folder: Path, source: Source) -> dict[str, str]:
-    """What else is in a folder, and why it is not read."""
-    found = {
-        relative(path, folder): reason for path in sorted(folder.rglob("*")) if (reason := not_a_file(path))
-    }
-    names = (name for name in found if not any(part.startswith(".") for part in Path(name).parts))
-    return {
-        name: found[name]
-        for name in names
-        if not any(is_excluded(name, pattern) for pattern in source.exclude)
-    }
+    """Names in a folder that are not files, and why they are not read."""
+    odd = {}
+    for path in sorted(folder.rglob("*")):
+        reason = not_a_file(path)
+        name = relative(path, folder)
+        has_exclusion = any(is_excluded(name, pattern) for pattern in source.exclude)
+        if reason and not has_exclusion and not _is_hidden(path, folder):
+            odd[name] = reason
+    return odd
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -164,10 +192,8 @@ def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[lis
             skipped[name] = EXCLUDED
     for pattern in source.exclude:
         if pattern not in matched:
-            raise LarkError(
-                f"pool.exclude={pattern}: matches no file of {source.path}; it has"
-                f" {some(f.name for f in files)}."
-            )
+            names = some(file.name for file in files)
+            raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {names}.")
     return [file for file in files if relative(file, folder) not in skipped], skipped
 
 
@@ -185,10 +211,11 @@ def refuse_excluded(skipped: Mapping[str, str], source: Source) -> None:
 
 def is_excluded(name: str, pattern: str) -> bool:
     """Whether a pattern matches a file's relative name, its last part, or one of its folders."""
-    return fnmatch(name, pattern.rstrip("/")) or any(
-        fnmatch(part, pattern.rstrip("/")) for part in name.split("/")
-    )
+    pattern = pattern.rstrip("/")
+    return any(fnmatch(part, pattern) for part in (name, *name.split("/")))
 
 
 def relative(file: Path, folder: Path) -> str:
-    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.as_posix()
+    if file.is_relative_to(folder):
+        file = file.relative_to(folder)
+    return file.as_posix()

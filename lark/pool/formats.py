@@ -1,4 +1,4 @@
-"""Where the rows of a pool come from (`pool.format`). Readers hold at most one batch of rows in memory."""
+"""The sources of a pool's rows (`pool.format`). Readers hold at most one batch of rows in memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -41,15 +41,16 @@ def find(source: Source) -> Found:
 
 
 def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
-    """The rows of a source, and what else is in its folder. Downloads a dataset in the paper's layout."""
+    """The rows of a source, and its files. Downloads a dataset in the paper's layout."""
     if source.format == "hub":
         return Found(), hub_rows(source)
     if source.format == "rsr":
-        source = replace(source, path=str(snapshot(source))) if is_remote(source) else source
-        found = rsr_files(source)
-        return found, rsr_rows(source, found.files, lambda row: _question(row, source))
-    found = table_files(source)
-    return found, file_rows(found.files, found.empty)
+        if is_remote(source):
+            source = replace(source, path=str(snapshot(source)))
+        files = rsr_files(source)
+        return files, rsr_rows(source, files.files, lambda row: _question(row, source))
+    files = table_files(source)
+    return files, file_rows(files.files, files.empty)
 
 
 def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
@@ -57,13 +58,14 @@ def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
     without a header.
     """
     for path in files:
-        row = None
+        is_empty = True
         for row in rows(path):
+            is_empty = False
             yield row
-        if row is None:
+        if is_empty:
             empty.add(path.name)
 
 
 def _question(row: Row, source: Source) -> str:
-    _, found = drafts(Columns(row, source.fields), source)
-    return next(found).turns.question
+    _, trajectories = drafts(Columns(row, source.fields), source)
+    return next(trajectories).turns.question

@@ -1,7 +1,7 @@
-"""What identifies a pool: the part of the configuration and of its files that can change its trajectories."""
+"""The identity of a pool: the part of the configuration and of its files that can change its trajectories."""
 
 import os
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, Field, asdict, fields, replace
 from typing import Any
 
 from lark import config as conf
@@ -18,9 +18,9 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
     """The pool's part of its fingerprint. `elsewhere`: the pool need not be on this machine; it is then
     identified by its path.
     """
-    part = _settings(
-        pool if pool.noise_share else replace(pool, noise="none")
-    )  # without a share, there is no damage
+    if not pool.noise_share:
+        pool = replace(pool, noise="none")  # without a share, there is no damage of any kind
+    part = _settings(pool)
     if pool.format != "mix":
         return part | _files(pool, checksums, elsewhere)
     mixed: dict[str, Any] = {}
@@ -32,11 +32,14 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
 
 def _settings(source: Source) -> dict[str, Any]:
     """The settings that are not at their default, so that a new one leaves finished pools valid."""
-    defaults = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(source)
-    }
+    defaults = {field.name: _default(field) for field in fields(source)}
     return {key: value for key, value in asdict(source).items() if value != defaults[key]}
+
+
+def _default(setting: Field[Any]) -> Any:
+    if setting.default_factory is MISSING:
+        return setting.default
+    return setting.default_factory()
 
 
 def _files(source: Source, checksums: Checksums, elsewhere: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The sources of a mixed pool: how many questions each gives, and errors that name it. Other pools have one
-source, without a name.
+"""The sources of a mixed pool: how many questions each gives, and errors that name it.
+
+Other pools have one source, without a name.
 """
 
 import re
@@ -56,9 +57,8 @@ def quotas(sizes: Mapping[str, int], pool: conf.Pool) -> dict[str, int]:
     by_remainder = sorted(exact, key=lambda name: taken[name] - exact[name])
     for name in by_remainder[: count - sum(taken.values())]:
         taken[name] += 1
+    _refuse_too_few(taken, sizes, pool)
     for name, quota in taken.items():
-        if sizes[name] < quota:
-            raise _too_few(name, quota, sizes[name], pool)
         if quota == 0:
             raise _none_taken(name, count, shares, sizes, pool)
     return taken
@@ -78,6 +78,12 @@ def _empty(name: str, pool: conf.Pool) -> LarkError:
     if name:
         remedies.append("leave the source out")
     return LarkError(f"{place} has no question{kept_by(pool)}. {' or '.join(remedies)}.")
+
+
+def _refuse_too_few(taken: Mapping[str, int], sizes: Mapping[str, int], pool: conf.Pool) -> None:
+    for name, quota in taken.items():
+        if sizes[name] < quota:
+            raise _too_few(name, quota, sizes[name], pool)
 
 
 def _too_few(name: str, quota: int, size: int, pool: conf.Pool) -> LarkError:

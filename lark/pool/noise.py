@@ -1,5 +1,4 @@
-"""Damage a share of a pool's trajectories on purpose, to see which methods still select good ones (`make
-noise`).
+"""Damage a share of a pool's trajectories on purpose, to see which methods select good ones (`make noise`).
 
 Of the trajectories that the damage would change, those with the smallest hashes of their ids are damaged:
 what is damaged at 10% is also damaged at 30%. `correct` becomes unknown; `answer` stays what it is.
@@ -21,9 +20,7 @@ DAMAGE = 2
 """Version of the damage. Only a pool with pool.noise_share depends on it."""
 LETTERS = "ABCD"
 BREAKS = (re.compile(r"\n+"), re.compile(r"(?<=[.!?])\s+"), re.compile(r"(?<=[;,])\s+"))
-"""Where steps end: lines, or sentences, or clauses, whichever gives at least three steps that can be put in
-another order.
-"""
+"""Ends of steps: lines, sentences or clauses, whichever first gives steps that can be put in another order."""
 ATTEMPTS = 100
 """Other answers that are tried, until one is not equal to the answer for the grader."""
 
@@ -32,23 +29,25 @@ def to_damage(trajectories: Iterable[Trajectory], pool: conf.Pool) -> set[int]:
     """Draws (`_draw`) of the trajectories to damage: pool.noise_share of all, or fewer if the damage would
     not change that many.
     """
-    total, able, first = 0, list[int](), dict[str, str]()
+    total = 0
+    draws: list[int] = []
+    first: dict[str, str] = {}
     for trajectory in trajectories:
         total += 1
-        if (
-            _damaged(trajectory, pool, first.setdefault(trajectory.question_id, trajectory.response))
-            is not None
-        ):
-            able.append(_draw("noise", trajectory, pool))
-    return set(sorted(able)[: round(pool.noise_share * total)])
+        original = first.setdefault(trajectory.question_id, trajectory.response)
+        if _damaged(trajectory, pool, original) is not None:
+            draws.append(_draw("noise", trajectory, pool))
+    return set(sorted(draws)[: round(pool.noise_share * total)])
 
 
 def noisy(trajectories: Iterable[Trajectory], pool: conf.Pool, hit: Collection[int]) -> Iterator[Trajectory]:
     """The trajectories, damaged where `hit` (from `to_damage`) has them."""
-    first = dict[str, str]()
+    first: dict[str, str] = {}
     for trajectory in trajectories:
         original = first.setdefault(trajectory.question_id, trajectory.response)
-        response = _damaged(trajectory, pool, original) if _draw("noise", trajectory, pool) in hit else None
+        response = None
+        if _draw("noise", trajectory, pool) in hit:
+            response = _damaged(trajectory, pool, original)
         yield trajectory if response is None else with_response(trajectory, response)
 
 
@@ -60,7 +59,8 @@ def _damaged(trajectory: Trajectory, pool: conf.Pool, first: str) -> str | None:
     """The damaged response; None if the damage changes no word of it. `first`: the response of the
     question's first candidate.
     """
-    original, draw = trajectory.response, _draw("damage", trajectory, pool)
+    original = trajectory.response
+    draw = _draw("damage", trajectory, pool)
     match pool.noise:
         case "wrong":
             response = wrong(original, draw, trajectory.answer, AnswerFormat(pool.answer_format))
@@ -75,9 +75,8 @@ def _damaged(trajectory: Trajectory, pool: conf.Pool, first: str) -> str | None:
 
 def with_response(trajectory: Trajectory, response: str) -> Trajectory:
     """The trajectory with another text in its last turn. Whether it is correct is then unknown."""
-    changed = replace(
-        trajectory, response=response, correct=trajectory.correct if response == trajectory.response else None
-    )
+    correct = trajectory.correct if response == trajectory.response else None
+    changed = replace(trajectory, response=response, correct=correct)
     if trajectory.conversation is None:
         return changed
     stored = json.loads(trajectory.conversation)
@@ -97,18 +96,18 @@ def wrong(
     place = _answer_place(response, answer)
     if place is None:
         return response
-    given = response[place]
-    known = [given, *([answer] if answer and answer.strip() else [])]
-    for other in islice(_others(given, draw), ATTEMPTS):
-        if not any(grade_paper(other, one, answer_format) for one in known):
+    original = response[place]
+    avoided = [original]
+    if answer and answer.strip():
+        avoided.append(answer)
+    for other in islice(_others(original, draw), ATTEMPTS):
+        if not any(grade_paper(other, equal, answer_format) for equal in avoided):
             return f"{response[: place.start]}{other}{response[place.stop :]}"
     return response
 
 
 def _answer_place(response: str, answer: str | None) -> slice | None:
-    """Where the answer is: the content of the last closed box without the space around it, or the last
-    mention of `answer`.
-    """
+    """The place of the answer: the content of the last closed box, or the last mention of `answer`."""
     for box in reversed(boxed_places(response)):
         content = response[box]
         if content.strip():
@@ -117,9 +116,9 @@ def _answer_place(response: str, answer: str | None) -> slice | None:
     if not (answer and answer.strip()):
         return None
     # A whole number or word: the 6 of `16`, `6.5`, `1/6` or `-6` is not the answer 6.
-    whole = rf"(?<!\w)(?<![-−])(?<![0-9][.,/]){re.escape(answer.strip())}(?!\w)(?![.,/][0-9])"
+    mention = rf"(?<!\w)(?<![-−])(?<![0-9][.,/]){re.escape(answer.strip())}(?!\w)(?![.,/][0-9])"
     last = None
-    for last in re.finditer(whole, response):  # noqa: B007  # the last one is used
+    for last in re.finditer(mention, response):  # noqa: B007  # the last one is used
         pass
     return None if last is None else slice(*last.span())
 
@@ -127,14 +126,16 @@ def _answer_place(response: str, answer: str | None) -> slice | None:
 def _others(answer: str, draw: int) -> Iterator[str]:
     """Other answers: a digit is changed, or the letter of a choice; then a digit is appended."""
     digits = [place for place, character in enumerate(answer) if character in "0123456789"]
-    for place in (digits[(draw + step) % len(digits)] for step in range(len(digits))):
+    start = draw % len(digits) if digits else 0
+    for place in digits[start:] + digits[:start]:
         for step in range(8):
             changed = (int(answer[place]) + 1 + (draw // 7 + step) % 8) % 10
             if answer[place] != "9" or changed:
                 yield f"{answer[:place]}{changed or 9}{answer[place + 1 :]}"
     if len(answer) == 1 and answer in LETTERS:
         yield LETTERS[(LETTERS.index(answer) + 1 + draw % 3) % 4]
-    yield from (f"{answer}{digit}" for digit in range(1, 10))
+    for digit in range(1, 10):
+        yield f"{answer}{digit}"
 
 
 def truncated(response: str, draw: int) -> str:
@@ -148,17 +149,24 @@ def shuffled(response: str, draw: int) -> str:
     """The steps in another order; the last one, with the answer, stays last. Unchanged if the steps before
     it are all the same.
     """
-    for pattern in BREAKS:
-        ends = [match.end() for match in pattern.finditer(response)]
-        steps = [
-            response[a:b] for a, b in zip([0, *ends], [*ends, len(response)], strict=True) if response[a:b]
-        ]
-        if len({step.strip() for step in steps[:-1]}) >= 2:
-            break
-    else:
+    steps = _steps(response)
+    if not steps:
         return response
     *body, last = steps
-    parts = [body[step] for step in sorted(range(len(body)), key=lambda step: hash64(str(draw), str(step)))]
+    order = sorted(range(len(body)), key=lambda step: hash64(str(draw), str(step)))
+    parts = [body[step] for step in order]
     if [part.strip() for part in parts] == [part.strip() for part in body]:
         parts = [*parts[1:], parts[0]]
-    return "".join(part if part[-1:].isspace() else f"{part} " for part in parts) + last
+    spaced = [part if part[-1:].isspace() else f"{part} " for part in parts]
+    return "".join(spaced) + last
+
+
+def _steps(response: str) -> list[str]:
+    """The steps of a response; empty if those before the last are all the same."""
+    for pattern in BREAKS:
+        ends = [match.end() for match in pattern.finditer(response)]
+        spans = zip([0, *ends], [*ends, len(response)], strict=True)
+        steps = [response[start:end] for start, end in spans if start < end]
+        if len({step.strip() for step in steps[:-1]}) >= 2:
+            return steps
+    return []

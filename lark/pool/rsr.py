@@ -6,24 +6,17 @@ Two arrangements are read: all files in one folder and named after teacher and r
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.config import Source
 from lark.errors import LarkError
-from lark.pool.files import (
-    Found,
-    is_excluded,
-    readable,
-    refuse_excluded,
-    relative,
-    some,
-    split_excluded,
-    visible_files,
-)
+from lark.pool import files as pool_files
+from lark.pool.files import Found, readable, relative
 from lark.pool.hashing import hash64
+from lark.printing import some
 from lark.reading.rows import Row, ending, is_json_list, json_array
 
 NOT_TEACHERS = {"selected_by_rsr": "a selection from the pool, not a teacher"}
@@ -48,32 +41,51 @@ def rsr_files(source: Source) -> Found:
         path = Path(source.path or "").expanduser()
         if path.is_file():
             return Found([path])
-        if not path.is_dir():
-            raise LarkError(
-                f"pool.path={source.path}: there is no such file. Give the folder with the pool's JSON files,"
-                " or a dataset id."
-            )
-        kept, skipped = split_excluded(visible_files(path), path, source)
-        for name, reason in NOT_TEACHERS.items():
-            skipped |= {
-                relative(file, path): reason for file in kept if is_excluded(relative(file, path), name)
-            }
-        lists = [file for file in kept if relative(file, path) not in skipped and ending(file) == ".json"]
+        _check_folder(path, source)
+        candidates, skipped = pool_files.split_excluded(pool_files.visible_files(path), path, source)
+        for file in candidates:
+            reason = _not_a_teacher(relative(file, path))
+            if reason:
+                skipped[relative(file, path)] = reason
+        lists = [
+            file for file in candidates if relative(file, path) not in skipped and ending(file) == ".json"
+        ]
         flat = [file for file in lists if file.parent == path]
         nested = [file for file in lists if file.parent.parent == path]
-        files = flat if any(map(is_json_list, flat)) or not nested else nested
+        # A published dataset may have other JSON files beside the teachers' folders, but no lists.
+        is_nested = bool(nested) and not any(map(is_json_list, flat))
+    files = nested if is_nested else flat
+    _check_lists(files, skipped, source)
+    for file in candidates:
+        if file not in files:
+            skipped.setdefault(relative(file, path), "not a teacher's JSON file")
+    return Found(files, skipped, _check_folders(path, files) if is_nested else [])
+
+
+def _not_a_teacher(name: str) -> str | None:
+    for folder, reason in NOT_TEACHERS.items():
+        if pool_files.is_excluded(name, folder):
+            return reason
+    return None
+
+
+def _check_folder(path: Path, source: Source) -> None:
+    if not path.is_dir():
+        raise LarkError(
+            f"pool.path={source.path}: there is no such file. Give the folder with the pool's JSON files, or"
+            " a dataset id."
+        )
+
+
+def _check_lists(files: list[Path], skipped: Mapping[str, str], source: Source) -> None:
     if not files:
-        refuse_excluded(skipped, source)
+        pool_files.refuse_excluded(skipped, source)
         raise LarkError(f"pool.path={source.path}: there is no such file: the folder has no JSON files.")
-    skipped = {
-        relative(file, path): "not a teacher's JSON file" for file in kept if file not in set(files)
-    } | skipped
-    return Found(files, skipped, _check_folders(path, files) if files is nested else [])
 
 
 def _check_folders(path: Path, files: list[Path]) -> list[str]:
-    """Every folder has files with the names that most folders have, or it is not a teacher's. Returns what
-    is missing.
+    """Refuse a folder with other files than most folders have: it is not a teacher's. Returns notes on
+    files that are missing.
     """
     folders: defaultdict[Path, set[str]] = defaultdict(set)
     for file in files:
@@ -87,31 +99,40 @@ def _check_folders(path: Path, files: list[Path]) -> list[str]:
                 f" {path} do not have. If it is not a teacher's folder, leave it out with"
                 f" pool.exclude=[{folder.name}]."
             )
-    return [
-        f"{folder.name}: {some(sorted(usual - names))} is missing; most folders have it."
-        for folder, names in folders.items()
-        if usual - names
-    ]
+    notes = []
+    for folder, names in folders.items():
+        missing = sorted(usual - names)
+        if missing:
+            notes.append(f"{folder.name}: {some(missing)} is missing; most folders have it.")
+    return notes
 
 
 def teacher_files(source: Source, files: Sequence[Path]) -> list[TeacherFile]:
     """The teacher and rollout of each file. In a folder per teacher, the folder's name is the teacher."""
     root = Path(source.path or "").expanduser()
     if all(root not in (file.parent, file) for file in files):
-        rollouts = [teachers_and_rollouts([_stem(file)])[0][1] for file in files]
-        times = Counter((file.parent, rollout) for file, rollout in zip(files, rollouts, strict=True))
-        return [
-            TeacherFile(
-                file, name, rollout, f"{name}.{rollout if times[file.parent, rollout] == 1 else _stem(file)}"
-            )
-            for file, rollout in zip(files, rollouts, strict=True)
-            for name in [file.parent.name]
-        ]
+        return _in_teachers_folders(files)
     names = teachers_and_rollouts([_stem(file) for file in files])
-    return [
-        TeacherFile(file, teacher, rollout, f"{teacher}.{rollout}")
-        for file, (teacher, rollout) in zip(files, names, strict=True)
-    ]
+    named = zip(files, names, strict=True)
+    return [TeacherFile(file, teacher, rollout, f"{teacher}.{rollout}") for file, (teacher, rollout) in named]
+
+
+def _in_teachers_folders(files: Sequence[Path]) -> list[TeacherFile]:
+    rollouts = [_rollout(file) for file in files]
+    times = Counter((file.parent, rollout) for file, rollout in zip(files, rollouts, strict=True))
+    teachers = []
+    for file, rollout in zip(files, rollouts, strict=True):
+        teacher = file.parent.name
+        is_unique = times[file.parent, rollout] == 1
+        candidate = f"{teacher}.{rollout}" if is_unique else f"{teacher}.{_stem(file)}"
+        teachers.append(TeacherFile(file, teacher, rollout, candidate))
+    return teachers
+
+
+def _rollout(file: Path) -> int:
+    """The rollout by the file's name alone: the folder's name is the teacher."""
+    ((_, rollout),) = teachers_and_rollouts([_stem(file)])
+    return rollout
 
 
 def _stem(file: Path) -> str:
@@ -123,28 +144,42 @@ def rsr_rows(source: Source, files: Sequence[Path], question: Callable[[Row], st
     questions in the same order. `question` reads a row's question.
     """
     first: list[int] = []
+    """Hashes of the questions in the first file."""
     for number, file in enumerate(teacher_files(source, files)):
-        index = -1
-        for index, values in enumerate(json_array(file.path)):  # its last value is checked below
-            where = f"{file.path}, item {index + 1}"
-            if not isinstance(values, dict):
-                raise LarkError(f"{where}: a JSON object with `messages` is expected.")
-            row = Row(_with_names(values, file, index), where)
+        count = 0
+        for row in _file_rows(file):
             key = hash64(question(row))
             if number == 0:
                 first.append(key)
-            elif index >= len(first) or first[index] != key:
-                raise LarkError(
-                    f"{where}: the question differs from the one at this position in {files[0].name}; all"
-                    " files must have the same questions in the same order. To leave files out, use"
-                    " pool.exclude=[<file or folder>]."
-                )
+            _check_order(key, first[count : count + 1], files[0].name, row.where)
+            count += 1
             yield row
-        if index + 1 != len(first):
-            raise LarkError(
-                f"{file.path}: {index + 1} items, but {files[0].name} has {len(first)}; all files must have"
-                " the same questions. To leave files out, use pool.exclude=[<file or folder>]."
-            )
+        _check_count(count, len(first), files[0].name, file.path)
+
+
+def _file_rows(file: TeacherFile) -> Iterator[Row]:
+    for index, values in enumerate(json_array(file.path)):
+        where = f"{file.path}, item {index + 1}"
+        if not isinstance(values, dict):
+            raise LarkError(f"{where}: a JSON object with `messages` is expected.")
+        yield Row(_with_names(values, file, index), where)
+
+
+def _check_order(key: int, expected: list[int], first: str, where: str) -> None:
+    """Refuse another question than the first file has at this position, or one beyond its end."""
+    if expected != [key]:
+        raise LarkError(
+            f"{where}: the question differs from the one at this position in {first}; all files must have the"
+            " same questions in the same order. To leave files out, use pool.exclude=[<file or folder>]."
+        )
+
+
+def _check_count(count: int, expected: int, first: str, path: Path) -> None:
+    if count != expected:
+        raise LarkError(
+            f"{path}: {count} items, but {first} has {expected}; all files must have the same questions. To"
+            " leave files out, use pool.exclude=[<file or folder>]."
+        )
 
 
 def question_name(index: int) -> str:
@@ -171,14 +206,19 @@ def teachers_and_rollouts(stems: Sequence[str]) -> list[tuple[str, int]]:
     """
     matches = [re.fullmatch(rf"(.+?)[._-]+(?:({WORDS})|r|v)?[._-]?(\d{{1,9}})", stem) for stem in stems]
     numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for match in filter(None, matches):
-        numbers[match[1]].append(int(match[3]))
+    for numbered in filter(None, matches):
+        numbers[numbered[1]].append(int(numbered[3]))
 
-    def counts_up(teacher: str) -> bool:
-        found = sorted(numbers[teacher])
-        return len(found) > 1 and found[0] in (0, 1) and found == list(range(found[0], found[0] + len(found)))
+    names: list[tuple[str, int]] = []
+    for stem, match in zip(stems, matches, strict=True):
+        if match and (match[2] or _counts_up(numbers[match[1]])):
+            names.append((match[1], int(match[3])))
+        else:
+            names.append((stem, 0))
+    return names
 
-    return [
-        (match[1], int(match[3])) if match and (match[2] or counts_up(match[1])) else (stem, 0)
-        for stem, match in zip(stems, matches, strict=True)
-    ]
+
+def _counts_up(numbers: Sequence[int]) -> bool:
+    """Whether there are several numbers, and they count up from 0 or 1."""
+    count = len(numbers)
+    return count > 1 and sorted(numbers) in (list(range(count)), list(range(1, count + 1)))

@@ -1,6 +1,4 @@
-"""Rows with a column for each teacher or rollout: `deepseek_attempt` and `gemini_attempt`, or
-`r1_solution_1` to `_3`.
-"""
+"""Rows with columns for each teacher or rollout: `deepseek_attempt`, `gemini_attempt`; `r1_solution_1`."""
 
 import re
 from collections import Counter
@@ -10,28 +8,13 @@ from dataclasses import dataclass
 from lark.pool.columns import Columns
 
 THOUGHTS = ("thinking_trajectory", "thinking", "reasoning_content", "reasoning")
-ATTEMPTS = ("attempt", "response", "solution", "completion", "generation", "output")
+RESPONSES = ("attempt", "response", "solution", "completion", "generation", "output")
 GRADES = ("grade", "correct")
-"""Endings of the columns of one teacher: `deepseek_thinking_trajectory`, `deepseek_attempt`,
-`deepseek_grade`.
-"""
-NAME = re.compile(
-    rf"(?:(?P<teacher>.+)_)?(?P<kind>{'|'.join((*THOUGHTS, *ATTEMPTS))})(?:_?(?P<number>\d{{1,3}}))?"
-)
-OTHERS = {
-    "reference",
-    "ground_truth",
-    "gold",
-    "golden",
-    "gt",
-    "expected",
-    "original",
-    "official",
-    "human",
-    "chosen",
-    "rejected",
-    "raw",
-}
+"""Endings of one teacher's columns: `deepseek_thinking_trajectory`, `deepseek_attempt`, `deepseek_grade`."""
+KINDS = "|".join((*THOUGHTS, *RESPONSES))
+NAME = re.compile(rf"(?:(?P<teacher>.+)_)?(?P<kind>{KINDS})(?:_?(?P<number>\d{{1,3}}))?")
+GOLD = {"reference", "ground_truth", "gold", "golden", "gt", "expected", "original", "official"}
+OTHERS = GOLD | {"human", "chosen", "rejected", "raw"}
 """Names before an ending that are not a teacher's."""
 
 
@@ -43,8 +26,18 @@ class TeacherColumns:
     attempt: str
     thought: str | None = None
     number: int | None = None
-    """Of several rollouts of the teacher."""
+    """The rollout, if a teacher has several."""
     grade: str | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """The columns' names."""
+        return {name for name in (self.thought, self.attempt, self.grade) if name}
+
+    @property
+    def candidate(self) -> str:
+        """The trajectory's candidate_id: the teacher, the number, or both."""
+        return ".".join(str(part) for part in (self.teacher, self.number) if part is not None)
 
 
 def find_teachers(columns: Columns) -> list[TeacherColumns]:
@@ -55,13 +48,15 @@ def find_teachers(columns: Columns) -> list[TeacherColumns]:
 
 
 def _pairs(columns: Columns) -> Iterator[TeacherColumns]:
-    values, found = columns.row.values, set()
+    teachers: set[str] = set()
     for ending in THOUGHTS:
-        for name in values:
+        for name in columns.row.values:
             teacher = name.removesuffix(f"_{ending}") if isinstance(name, str) else ""
-            attempt = next((f"{teacher}_{end}" for end in ATTEMPTS if f"{teacher}_{end}" in values), None)
-            if teacher and teacher != name and attempt and teacher not in found:
-                found.add(teacher)
+            if not teacher or teacher == name or teacher in teachers:
+                continue
+            attempt = _column(columns, teacher, RESPONSES)
+            if attempt is not None:
+                teachers.add(teacher)
                 yield TeacherColumns(teacher, attempt, name, grade=_grade(columns, teacher))
 
 
@@ -69,25 +64,36 @@ def _several(columns: Columns) -> Iterator[TeacherColumns]:
     """Responses without reasoning. One alone may be anything, so there must be two that differ only in
     teacher or number.
     """
-    matches = [
-        match for name in columns.row.values if isinstance(name, str) and (match := NAME.fullmatch(name))
-    ]
-    matches = [match for match in matches if match["kind"] in ATTEMPTS and match["teacher"] not in OTHERS]
+    matches = list(_responses(columns))
     numbered = Counter((match["teacher"], match["kind"]) for match in matches if match["number"])
-    named = Counter(
-        match["kind"]
-        for match in matches
-        if match["teacher"] and not match["number"] and match["kind"] != "solution"
-    )
+    named = Counter(match["kind"] for match in matches if _is_named(match))
     for match in matches:
-        teacher, kind, number = match["teacher"], match["kind"], match["number"]
-        if number and numbered[teacher, kind] > 1:
+        teacher = match["teacher"]
+        number = match["number"]
+        if number and numbered[teacher, match["kind"]] > 1:
             yield TeacherColumns(teacher, match[0], number=int(number))
-        elif not number and teacher and kind != "solution" and named[kind] > 1:
+        elif _is_named(match) and named[match["kind"]] > 1:
             yield TeacherColumns(teacher, match[0], grade=_grade(columns, teacher))
 
 
+def _responses(columns: Columns) -> Iterator[re.Match[str]]:
+    for name in columns.row.values:
+        match = NAME.fullmatch(name) if isinstance(name, str) else None
+        if match and match["kind"] in RESPONSES and match["teacher"] not in OTHERS:
+            yield match
+
+
+def _is_named(match: re.Match[str]) -> bool:
+    """Whether a column is named after its teacher. A `..._solution` is more often the gold solution."""
+    return bool(match["teacher"]) and not match["number"] and match["kind"] != "solution"
+
+
+def _column(columns: Columns, teacher: str, endings: tuple[str, ...]) -> str | None:
+    names = (f"{teacher}_{ending}" for ending in endings)
+    return next((name for name in names if name in columns.row.values), None)
+
+
 def _grade(columns: Columns, teacher: str) -> str | None:
-    return next(
-        (f"{teacher}_{end}" for end in GRADES if columns.row.values.get(f"{teacher}_{end}") is not None), None
-    )
+    """The column of the teacher's verdict, if it has a value in this row."""
+    names = (f"{teacher}_{ending}" for ending in GRADES)
+    return next((name for name in names if columns.row.values.get(name) is not None), None)

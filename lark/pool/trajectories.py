@@ -6,7 +6,7 @@ the files.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from lark.pool.summary import Summary
 from lark.pool.trajectory import Trajectory
 from lark.store.store import Kind, atomic
 
-POOL = Kind("pool", 4, "trajectories.parquet")
-FILE = POOL.file
+POOL_TABLE = Kind("pool", 4, "trajectories.parquet")
+FILE = POOL_TABLE.file
 KEY = ["question_id", "candidate_id"]
 """Columns that identify a trajectory."""
-TEXT = [*KEY, "system", "question", "response", "thinking", "conversation"]
+TEXT_COLUMNS = [*KEY, "system", "question", "response", "thinking", "conversation"]
 """Columns that make up a trajectory's conversation (lark/models/dialogue.py)."""
 ROWS_IN_MEMORY = 2000
 CHARACTERS_IN_MEMORY = 8_000_000
@@ -70,13 +70,14 @@ def write_part(trajectories: Iterable[Trajectory], path: Path, summary: Summary)
             characters += sum(map(len, trajectory.texts))
             if len(batch) == ROWS_IN_MEMORY or characters >= CHARACTERS_IN_MEMORY:
                 writer.write_batch(_record_batch(batch))
-                batch, characters = [], 0
+                batch = []
+                characters = 0
         if batch:
             writer.write_batch(_record_batch(batch))
 
 
 def described(summary: Summary, tally: Tally, pool: conf.Pool) -> dict[str, Any]:
-    """What the manifest says about a pool. An empty pool is an error."""
+    """The manifest's counts of a pool. An empty pool is an error."""
     if summary.trajectories == 0:
         raise _nothing_left(pool, tally)
     return {**summary.to_dict(), **tally.to_dict(pool)}
@@ -93,7 +94,9 @@ def _nothing_left(pool: conf.Pool, tally: Tally) -> LarkError:
 
 def parts(path: Path) -> list[Path]:
     """The files of a normalised pool, in order. `path`: of the file that it would be in as a whole."""
-    return [path] if path.exists() else sorted(path.parent.glob(f"{path.stem}-*{path.suffix}")) or [path]
+    if path.exists():
+        return [path]
+    return sorted(path.parent.glob(f"{path.stem}-*{path.suffix}")) or [path]
 
 
 def part_name(number: int) -> str:
@@ -103,39 +106,40 @@ def part_name(number: int) -> str:
 
 def tables(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """A normalised pool, one row group in memory at a time. Columns that an older file lacks are null."""
-    wanted = SCHEMA.names if columns is None else columns
+    columns = SCHEMA.names if columns is None else columns
     for part in parts(path):
         file = pq.ParquetFile(part, pre_buffer=False)
         for group in range(file.num_row_groups):
-            yield complete(file.read_row_group(group, columns=wanted), wanted)
+            yield complete(file.read_row_group(group, columns=columns), columns)
 
 
 def frame(path: Path, columns: list[str]) -> pd.DataFrame:
     """Some columns of a whole pool."""
-    return pd.concat([pd.read_parquet(part, columns=columns) for part in parts(path)], ignore_index=True)
+    frames = [pd.read_parquet(part, columns=columns) for part in parts(path)]
+    return pd.concat(frames, ignore_index=True)
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Where some consecutive rows of a pool are."""
+    """The place of some consecutive rows of a pool."""
 
     rows: range
     file: Path
     number: int
-    """Of the row group in its file."""
+    """The row group's number in its file."""
 
 
 def row_group_places(path: Path) -> list[RowGroup]:
     """The row groups of a normalised pool, in order."""
-    found: list[RowGroup] = []
+    places: list[RowGroup] = []
     start = 0
     for part in parts(path):
         metadata = pq.read_metadata(part)
         for number in range(metadata.num_row_groups):
             stop = start + metadata.row_group(number).num_rows
-            found.append(RowGroup(range(start, stop), part, number))
+            places.append(RowGroup(range(start, stop), part, number))
             start = stop
-    return found
+    return places
 
 
 def group_rows(path: Path) -> list[range]:
@@ -164,7 +168,7 @@ def iterate(path: Path, columns: list[str] | None = None) -> Iterator[dict[str, 
 
 
 def _record_batch(batch: list[Trajectory]) -> pa.RecordBatch:
-    columns = {
-        field.name: [getattr(trajectory, field.name) for trajectory in batch] for field in fields(Trajectory)
-    }
+    columns: dict[str, list[Any]] = {}
+    for name in SCHEMA.names:
+        columns[name] = [getattr(trajectory, name) for trajectory in batch]
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)

@@ -6,7 +6,7 @@ from functools import cached_property
 from lark import config as conf
 from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
 
-VERDICTS = 2
+VERDICTS_VERSION = 2
 """Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
 
 
@@ -41,17 +41,14 @@ class Trajectory:
     @property
     def characters(self) -> int:
         """Length of the text that is scored and trained on."""
-        return (
-            len(self.response) + len(self.thinking or "")
-            if self.conversation is None
-            else len(self.conversation)
-        )
+        if self.conversation is not None:
+            return len(self.conversation)
+        return len(self.response) + len(self.thinking or "")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return tuple(
-            filter(None, (self.system, self.question, self.response, self.thinking, self.conversation))
-        )
+        texts = (self.system, self.question, self.response, self.thinking, self.conversation)
+        return tuple(text for text in texts if text)
 
 
 def verdict(trajectory: Trajectory, pool: conf.Pool) -> bool | None:

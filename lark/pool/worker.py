@@ -4,12 +4,13 @@ the shared disk.
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from lark.pool.group_reports import has_report, paths, read_report, write_report
-from lark.pool.partition import Group, groups, merged, part_of, read_all, read_group
+from lark.pool.group_reports import has_report, read_report, report_files, write_report
+from lark.pool.partition import GroupReport, Starts, groups, merged, part_of, read_all, read_group
 from lark.reading.untrusted import readable_object
 from lark.store.store import write_text
 from lark.work.launch import run_worker
@@ -17,61 +18,69 @@ from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 STARTS = "starts.json"
-"""What the numbers of each group start with, for the processes that read them."""
+"""The numbers that each group starts with, for the processes that read the groups."""
 TARGET = f"{__name__}:read_groups"
 
 
 @in_shards
 def read_groups(job: Job) -> Work:
     """Read the groups that STARTS names. A shard is a group of files."""
-    pool, split = job.config.pool, groups(job.config.pool)
-    starts = {int(number): start for number, start in (readable_object(job.folder / STARTS) or {}).items()}
-    sizes = {number: sum(file.stat().st_size for file in split[number]) for number in starts}
+    pool = job.config.pool
+    split = groups(pool)
+    starts = _read_starts(job.folder)
 
-    def missing(some: Sequence[Shard]) -> list[Shard]:
-        return [
-            shard
-            for shard in some
-            if not has_report(part_of(job.folder, int(shard.name)), starts[int(shard.name)])
-        ]
+    def is_missing(shard: Shard) -> bool:
+        number = int(shard.name)
+        return not has_report(part_of(job.folder, number), starts[number])
+
+    def missing(shards: Sequence[Shard]) -> list[Shard]:
+        return [shard for shard in shards if is_missing(shard)]
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
-        def do(some: Sequence[Shard], progress: Progress) -> None:
-            for shard in some:
+        def do(shards: Sequence[Shard], progress: Progress) -> None:
+            for shard in shards:
                 number = int(shard.name)
                 part = part_of(job.folder, number)
-                write_report(read_group(pool, split[number], part, starts[number]), part, starts[number])
+                report = read_group(pool, split[number], part, starts[number])
+                write_report(report, part, starts[number])
                 progress.update(shard.size)
 
         yield do
 
-    listed = [Shard(str(number), size, size) for number, size in sizes.items()]
-    return Work(
-        listed,
-        missing,
-        load,
-        lambda done: {},
-        lambda shard: ", ".join(map(str, split[int(shard.name)])),
-        "reading",
-        "B",
-    )
+    def named(shard: Shard) -> str:
+        return ", ".join(map(str, split[int(shard.name)]))
+
+    shards = [_shard(number, split[number]) for number in starts]
+    return Work(shards, missing, load, lambda done: {}, named, "reading", "B")
 
 
-def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _shard(number: int, files: Sequence[Path]) -> Shard:
+    size = sum(file.stat().st_size for file in files)
+    return Shard(str(number), size, size)
+
+
+def _read_starts(folder: Path) -> dict[int, dict[str, int]]:
+    stored = readable_object(folder / STARTS) or {}
+    return {int(number): start for number, start in stored.items()}
+
+
+def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Path]]) -> dict[str, Any]:
     """Read the groups on the cluster and write their parts; return the summary of the pool. Resumes from
     finished groups.
     """
+    pool = job.config.pool
 
-    def read_some(starts: Mapping[int, Mapping[str, int]]) -> list[Group]:
-        write_text(job.folder / STARTS, json.dumps({number: dict(start) for number, start in starts.items()}))
+    def read_on_nodes(starts: Starts) -> list[GroupReport]:
+        as_objects = {number: dict(start) for number, start in starts.items()}
+        write_text(job.folder / STARTS, json.dumps(as_objects))
         run_worker(replace(job, on_cpu=True), TARGET, 1)
-        return [read_report(part_of(job.folder, number), job.config.pool) for number in starts]
+        return [read_report(part_of(job.folder, number), pool) for number in starts]
 
-    counts = merged(job.config.pool, split, read_all(len(split), read_some))
-    for file in (
-        job.folder / STARTS,
-        *(path for n in range(len(split)) for path in paths(part_of(job.folder, n))),
-    ):
-        file.unlink(missing_ok=True)
+    reports = read_all(len(split), read_on_nodes)
+    counts = merged(pool, split, reports)
+    (job.folder / STARTS).unlink(missing_ok=True)
+    for number in range(len(split)):
+        for file in report_files(part_of(job.folder, number)):
+            file.unlink(missing_ok=True)
     return counts

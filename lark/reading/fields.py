@@ -44,15 +44,14 @@ class Fields:
         return self.values.get(name) is not None
 
     def get(self, name: str) -> Any:
-        """A value of any type, but not null or blank text."""
-        value = self.values.get(name)
-        if value is None or (isinstance(value, str) and is_invisible(value)):
+        """A value of any type, but not null."""
+        if not self.has(name):
             raise self._missing(name)
-        return value
+        return self.values[name]
 
     def text(self, name: str, remedy: str = "") -> str:
         """A string with at least one visible character."""
-        value = self.get(name)
+        value = self._visible(name)
         if not isinstance(value, str):
             raise self._refused(name, "a string", remedy)
         return value
@@ -66,7 +65,7 @@ class Fields:
 
     def scalar(self, name: str, remedy: str = "") -> str:
         """Text, or a number as an answer has it: 5.0 becomes `5` (`plain_text`)."""
-        value = self.get(name)
+        value = self._visible(name)
         if not _is_text_or_number(value):
             raise self._refused(name, "text or a number", remedy)
         return plain_text(value)
@@ -88,9 +87,7 @@ class Fields:
 
     def identity(self, name: str, remedy: str = "") -> str:
         """An id as text: 7, 7.0 and `7 ` are the same id (`id_text`)."""
-        if not self.has(name):
-            raise self._missing(name)
-        value = self.values[name]
+        value = self.get(name)
         if not _is_text_or_number(value) or is_invisible(id_text(value)):
             raise self._refused(name, "text or a number", remedy)
         return id_text(value)
@@ -155,6 +152,13 @@ class Fields:
             value = parse(value, f"{self.where}: `{name}` is a string")
         if not isinstance(value, list):
             raise LarkError(f"{self.where}: `{name}` must be a list, not {described(value)}.")
+        return value
+
+    def _visible(self, name: str) -> Any:
+        """A value of any type. A text without a visible character is a missing value."""
+        value = self.get(name)
+        if isinstance(value, str) and is_invisible(value):
+            raise self._missing(name)
         return value
 
     def _missing(self, name: str) -> LarkError:

@@ -1,6 +1,4 @@
-"""Parse JSON and YAML from untrusted sources. Whatever is wrong with JSON becomes a LarkError that names
-the place.
-"""
+"""Parse JSON and YAML from untrusted sources. Any error in JSON becomes a LarkError that names the place."""
 
 import json
 from pathlib import Path
@@ -46,10 +44,10 @@ def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises LarkError, also if the file cannot be read."""
     try:
         data = regular(path).read_bytes()
-    except NotAFileError as error:
-        raise LarkError(f"{path}: {error}. Move it away.") from error
     except OSError as error:
-        raise LarkError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        is_file = not isinstance(error, NotAFileError)
+        reason = f"cannot be read ({error.strerror or error})" if is_file else f"{error}. Move it away"
+        raise LarkError(f"{path}: {reason}.") from error
     return parse_object(data, str(path))
 
 
@@ -75,7 +73,10 @@ def readable_object(path: Path) -> dict[str, Any] | None:
 
 
 def problem(error: Exception) -> str:
-    """What is wrong with a JSON text, as a phrase."""
+    """The error in a JSON text, as a phrase."""
+    if isinstance(error, UnicodeEncodeError):
+        half = error.object[error.start]
+        return f"lone surrogate {half!r} (half a character). Write the whole character"
     if isinstance(error, UnicodeDecodeError):
         return (
             f"not UTF-8 (byte 0x{error.object[error.start]:02x} at position {error.start}); convert the file"
@@ -96,26 +97,24 @@ def require_characters(value: Any, where: str) -> None:
     """
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise LarkError(
-            f"{where}: lone surrogate {half!r} (half a character). Write the whole character."
-        ) from error
-    except RecursionError as error:
+    except (UnicodeEncodeError, RecursionError) as error:
         raise LarkError(f"{where}: {problem(error)}.") from error
+
+
+KINDS = {
+    list: "a list",
+    dict: "an object",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
 
 
 def described(value: Any) -> str:
     """A value of the wrong type, for messages."""
-    kinds = {
-        list: "a list",
-        dict: "an object",
-        str: "a string",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-    }
-    return kinds.get(type(value), "null" if value is None else type(value).__name__)
+    return KINDS.get(type(value), type(value).__name__)
 
 
 def quoted(value: Any, longest: int = 40) -> str:
@@ -127,7 +126,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise DuplicateKeyError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise DuplicateKeyError(f"the key {repeated!r} appears twice")
     return values
 
 
@@ -151,8 +151,8 @@ billions of values.
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file as a tree: what aliases name is repeated, and a part that contains itself
-    is cut off there. Raises ValueError if it is not YAML or far larger than the file, and OSError if the
+    """The content of a YAML file as a tree: the target of an alias is copied, and a part that contains
+    itself is cut off there. Raises ValueError if it is not YAML or far larger than the file, and OSError if the
     file cannot be read.
     """
     text = regular(path).read_text(encoding="utf-8")
@@ -165,14 +165,17 @@ def read_yaml(path: Path) -> Any:
 class _Tree:
     """Copies values that may share parts, up to a number of values and characters."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
+        """Values and characters that may still be copied."""
         self.open: set[int] = set()
         """The containers that are being copied."""
 
     def copy(self, value: Any) -> Any:
-        self.left -= 1 + len(value) if isinstance(value, str | bytes) else 1
-        if self.left < 0:
+        self.remaining -= 1
+        if isinstance(value, str | bytes):
+            self.remaining -= len(value)
+        if self.remaining < 0:
             raise ValueError("its aliases stand for too many values")
         if not isinstance(value, dict | list | tuple | set):
             return value

@@ -170,7 +170,7 @@ def collect(job: Job, asked: Counts) -> Counts:
     pool, artifact = job.inputs["pool"], job.folder
     known = known_verdicts(verdicts_folder(artifact))
     parts = []
-    for rows in pools.row_groups(pool / pools.FILE, pools.TEXT):
+    for rows in pools.row_groups(pool / pools.FILE, pools.TEXT_COLUMNS):
         verdicts = [known.get(key(row["question"], response_text(row)), MISSING) for row in rows]
         if MISSING in verdicts:
             raise LarkError(

@@ -128,7 +128,7 @@ def judge_pool(job: Job) -> Work:
         known = set(judge.known_verdicts(folder, report=job.is_main))
         found = []
         for shard in some:
-            asked = _unknown(read_rows(path, slices[shard.name], pools.TEXT), known)
+            asked = _unknown(read_rows(path, slices[shard.name], pools.TEXT_COLUMNS), known)
             known |= set(asked)
             if asked:
                 found.append(replace(shard, size=len(asked)))
@@ -145,7 +145,11 @@ def judge_pool(job: Job) -> Work:
 
         def do(some: Sequence[Shard], progress: Progress) -> None:
             for together in batched(some, TOGETHER):
-                read = [row for shard in together for row in read_rows(path, slices[shard.name], pools.TEXT)]
+                read = [
+                    row
+                    for shard in together
+                    for row in read_rows(path, slices[shard.name], pools.TEXT_COLUMNS)
+                ]
                 rows = _unknown(read, known)
                 if rows:
                     asker.ask(started, rows, verdicts, progress)

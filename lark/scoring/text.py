@@ -52,7 +52,7 @@ def write_indicators(job: Job) -> dict[str, Any]:
         atomic(job.folder / TEXT_TABLE.file) as draft,
         pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer,
     ):
-        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT):
+        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS):
             writer.write_batch(_batch(rows))
             count += len(rows)
     return {"trajectories": count}

@@ -87,7 +87,7 @@ def lengths(job: Job) -> Work:
 
         def do(some: Sequence[Shard], progress: Progress) -> None:
             for shard in some:
-                rows = shards.read_rows(path, groups[shard.name], pools.TEXT)
+                rows = shards.read_rows(path, groups[shard.name], pools.TEXT_COLUMNS)
                 encoded = chat.encode_many(rows, config.student.max_length)
                 table = id_table(rows, encoded, n_prompt=[len(e.ids) - e.n_response for e in encoded])
                 write_part(pa.Table.from_pandas(table, preserve_index=False), job.folder / shard.name)
@@ -209,7 +209,7 @@ def pass_over(
             for where, files in sorted(
                 lacking([ranges[s.name] for s in wanted]).items(), key=lambda item: item[0].start
             ):
-                read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT)
+                read = cut.read(job.inputs["pool"] / pools.FILE, where, pools.TEXT_COLUMNS)
                 chosen = [read[row] for row in cut.with_work(where)]
                 contents = score_shard(
                     chosen, chat.encode_many(chosen, config.max_length, offsets), progress.update

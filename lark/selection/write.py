@@ -197,7 +197,7 @@ def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.nda
     texts: dict[int, str] = {}
     start = 0
     wanted = np.sort(rows)
-    for part in pools.tables(pool, pools.TEXT):
+    for part in pools.tables(pool, pools.TEXT_COLUMNS):
         here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(part))]
         texts |= zip(here.tolist(), map(response_text, part.take(here - start).to_pylist()), strict=True)
         start += len(part)
@@ -269,7 +269,7 @@ def _write_training_set(config: Config, selection: Selection, pool: Path, path: 
     chosen, weights = selection.row[order], selection.training_weight[order].tolist()
     start = done = 0
     with path.open("w", encoding="utf-8") as handle:
-        for table in pools.tables(pool, pools.TEXT):
+        for table in pools.tables(pool, pools.TEXT_COLUMNS):
             here = chosen[done : np.searchsorted(chosen, start + len(table))] - start
             for row, weight in zip(
                 table.take(here).to_pylist(), weights[done : done + len(here)], strict=True

@@ -101,30 +101,6 @@ def _log_waiting(label: object, owner: str) -> None:
     log.info("%s: waiting for another run (%s) that is making it", label, owner)
 
 
-def holder(path: Path) -> str | None:
-    """The process that holds the lock at `path`, for messages; None if it is free. Does not wait."""
-    try:
-        with path.open() as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return path.read_text(encoding="utf-8").strip() or "another process"
-    except OSError as error:  # also if there is no such file
-        return _file_holder(path.with_name(f"{path.name}.held")) if error.errno in UNSUPPORTED else None
-    return None
-
-
-def _file_holder(path: Path) -> str | None:
-    """The process that holds a lock file, unless it has ended or has not touched the file for long."""
-    owner = readable_object(path)
-    try:
-        is_stale = time.time() - path.stat().st_mtime > STALE
-    except FileNotFoundError:
-        return None
-    if owner is None or is_stale or _ended(owner):
-        return None
-    return f"process {owner.get('process')} on {owner.get('host')}"
-
-
 @contextlib.contextmanager
 def _holding(path: Path, label: object) -> Iterator[None]:
     """Hold a lock file, and touch it until the end."""

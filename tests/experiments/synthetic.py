@@ -93,7 +93,7 @@ COSTS = {"grape": 0.010, "lark": 0.011, "rsr": 0.025, "local_naturalness": 0.050
 
 
 def _candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame:
-    folder = sweep.folder(trial, pools.POOL)
+    folder = sweep.folder(trial, pools.POOL_TABLE)
     assert folder is not None
     return pd.read_parquet(folder / pools.FILE, columns=KEY)
 
@@ -108,7 +108,7 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _teacher_gradients(sweep: Sweep, trial: Trial) -> pd.DataFrame:
-    folder = sweep.folder(trial, pools.POOL)
+    folder = sweep.folder(trial, pools.POOL_TABLE)
     assert folder is not None
     table = pd.read_parquet(folder / pools.FILE, columns=[*KEY, "teacher"])
     vectors = np.random.default_rng(0).normal(size=(len(table), 16)).astype(np.float16)

@@ -18,10 +18,10 @@ from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
-from lark.pool.cleaning import MARKS, SPECIAL, Tally, Votes, special_token
+from lark.pool.cleaning import CONTROL_TOKEN, MARKS, Tally, Votes, special_token
 from lark.pool.duplicates import BINS, similar_pairs, sketch
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.store.store import Checksums
 from tests.conftest import composed, job_of
@@ -91,7 +91,7 @@ def test_a_response_of_control_tokens_alone_is_empty(response: str, tmp_path: Pa
     "text", ["1 < x <= 2", "<think>so</think>", "|x| < |y|", "a[i] <s", "<sup>2</sup>", "2 <| 3"]
 )
 def test_mathematics_is_not_a_control_token(text: str) -> None:
-    assert SPECIAL.search(text) is None
+    assert CONTROL_TOKEN.search(text) is None
 
 
 def test_control_tokens_are_counted_dropped_or_refused_by_name(tmp_path: Path) -> None:

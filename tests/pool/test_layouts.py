@@ -16,10 +16,10 @@ from lark.config import Pool
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.columns import NAMES, SPECIAL
+from lark.pool.columns import LAYOUT_NAMES, NAMES
 from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.selection.write import write_selection
 from tests.conftest import composed, job_of
@@ -739,7 +739,7 @@ JSON = st.recursive(
 COLUMNS = st.sampled_from(
     [
         *(name for names in NAMES.values() for name in names),
-        *(name for _, names in SPECIAL.values() for name in names),
+        *(name for _, names in LAYOUT_NAMES.values() for name in names),
         "t_thinking", "t_attempt", "t_grade", "solution_1", "solution_2",
     ]
 )  # fmt: skip

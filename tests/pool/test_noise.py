@@ -15,7 +15,7 @@ from lark.pipeline.operations.pool import READ_POOL
 from lark.pool.identity import pool_identity
 from lark.pool.noise import noisy, shuffled, to_damage, truncated, with_response, wrong
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory, verdict
 from lark.store.store import Checksums
 from tests.conftest import composed, job_of

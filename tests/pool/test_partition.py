@@ -80,7 +80,7 @@ def test_parts_have_the_trajectories_of_one_file_in_its_order_whatever_the_numbe
         total = len(pools.frame(single, pools.KEY))
         assert pools.group_rows(path)[-1].stop == total
         for rows in (range(0, 3), range(ROWS - 5, ROWS + 70), range(total - 1, total)):
-            assert read_rows(path, rows, pools.TEXT) == read_rows(single, rows, pools.TEXT)
+            assert read_rows(path, rows, pools.TEXT_COLUMNS) == read_rows(single, rows, pools.TEXT_COLUMNS)
     if given:
         for part in pools.parts(tmp_path / "1" / pools.FILE):
             assert part.read_bytes() == (tmp_path / "3" / part.name).read_bytes()
@@ -119,7 +119,9 @@ def test_groups_that_are_read_as_shards_make_the_same_parts_and_resume(
     job, split = job_of(replace(composed(), pool=pool), folder), partition.groups(pool)
     read_one, done = partition.read_group, list[Path]()
 
-    def interrupted(pool: conf.Pool, files: list[Path], part: Path, start: dict[str, int]) -> partition.Group:
+    def interrupted(
+        pool: conf.Pool, files: list[Path], part: Path, start: dict[str, int]
+    ) -> partition.GroupReport:
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(part)

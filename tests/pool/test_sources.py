@@ -26,7 +26,7 @@ from lark.pool.files import readable
 from lark.pool.identity import pool_identity
 from lark.pool.partition import write_parts
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.reading.rows import rows as read_rows
 from lark.store.store import Checksums, checksum
 from tests.conftest import ROOT, composed
@@ -230,7 +230,7 @@ def test_paths_that_cannot_exist_get_a_sentence(path: str, format: str) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"question_id": float("nan")}, "`question_id` must be text or a number, not nan"),
+        ({"question_id": float("nan")}, "`question_id` is nan .a missing value."),
         ({"question_id": ["a"]}, "`question_id` must be text or a number, not a list"),
         ({"question_id": {"id": 1}}, "`question_id` must be text or a number"),
         ({"question_id": True}, "`question_id` must be text or a number, not True"),

@@ -18,9 +18,10 @@ from lark.models.dialogue import INSTRUCTION
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
-from lark.pool.read import box_answer, read
+from lark.pool.read import read
 from lark.pool.rsr import teachers_and_rollouts
-from lark.pool.summary import pool_summary
+from lark.pool.source import box_answer
+from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.reading.rows import json_array
 from lark.reading.untrusted import BOM

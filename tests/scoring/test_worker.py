@@ -176,7 +176,7 @@ def test_tokens_add_up_to_their_trajectory(pool, scored):
 def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
     """The naive way: all logits of a trajectory from the model itself, in float64."""
     config = settings()
-    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT_COLUMNS)
     encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
     model = load_model(str(DEMO), config.student, "cpu")
     table = read(scored, "entropy").set_index(KEY)
@@ -205,7 +205,7 @@ def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(poo
     token's one-hot.
     """
     config = settings()
-    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT_COLUMNS)
     encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
     model = load_model(str(DEMO), config.student, "cpu")
     table = read(scored, "top50").set_index(KEY)
@@ -230,7 +230,7 @@ def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(poo
 
 def test_the_text_of_a_response_can_be_read_from_its_tokens(pool, scored):
     pieces = read_pieces(scored["tokens"])
-    rows = shards.read_rows(pool["pool"] / pools.FILE, range(99), pools.TEXT)
+    rows = shards.read_rows(pool["pool"] / pools.FILE, range(99), pools.TEXT_COLUMNS)
     table = read(scored, "scores")
     for row, truncated in zip(rows, table["truncated"], strict=True):
         tokens = read_trajectory(scored["tokens"], row["question_id"], row["candidate_id"])

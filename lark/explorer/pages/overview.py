@@ -19,7 +19,7 @@ from lark.explorer.problems import PageError, reading
 from lark.explorer.progress import LOG, progress
 from lark.explorer.values import moment
 from lark.explorer.views import views_of
-from lark.pool.trajectories import POOL
+from lark.pool.trajectories import POOL_TABLE
 
 FLOW = (
     "pool",
@@ -81,7 +81,7 @@ def pools(listing: Listing) -> list[dict[str, Any]]:
             "trajectories": pool.counts.get("trajectories"),
             "views": [view.describe() for view in views_of(listing, pool)],
         }
-        for pool in listing.of(POOL.name)
+        for pool in listing.of(POOL_TABLE.name)
     ]
 
 

@@ -15,7 +15,7 @@ from lark.explorer.tables import columns
 from lark.explorer.tokens import questions_with_tokens
 from lark.explorer.values import number, plain, rounded
 from lark.explorer.views import View, selections_of, views_of
-from lark.pool.trajectories import POOL
+from lark.pool.trajectories import POOL_TABLE
 from lark.scoring.methods import METHODS
 
 BINS = 40
@@ -35,7 +35,7 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
     return {
         "pool": {"fingerprint": fingerprint, "name": view.pool.name, "state": listing.state(view.pool)},
         "view": view.describe(),
-        "views": [other.describe() for other in views_of(listing, listing.get(POOL.name, fingerprint))],
+        "views": [other.describe() for other in views_of(listing, listing.get(POOL_TABLE.name, fingerprint))],
         "questions": len(table.questions),
         "trajectories": len(table),
         "candidates": _spread(np.diff(table.start)),

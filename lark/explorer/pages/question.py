@@ -25,7 +25,7 @@ from lark.explorer.values import number, plain
 from lark.explorer.views import View, selections_of, views_of
 from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
 from lark.models.dialogue import dialogue_of, split_thinking
-from lark.pool.trajectories import TEXT
+from lark.pool.trajectories import TEXT_COLUMNS
 from lark.pool.trajectory import Trajectory, is_compared
 from lark.scoring.methods import METHODS
 
@@ -44,7 +44,7 @@ def question(context: Context, pool: str, view_id: str, n: int) -> dict[str, Any
     selections, notes = _selections(context, listing, view, table, n, numbers)
     ranked = {ranking.key: rank(numbers[ranking.key], ranking, table, rows) for ranking in rankings}
     kept = candidates_with_tokens(view, table.questions[n], context.cache)
-    texts = table.read(rows, [*TEXT, "teacher", "rollout", "answer", "correct"])
+    texts = table.read(rows, [*TEXT_COLUMNS, "teacher", "rollout", "answer", "correct"])
     return {
         "n": n,
         "count": len(table.questions),
@@ -160,7 +160,7 @@ def text(context: Context, pool: str, n: int, c: int) -> dict[str, Any]:
     listing = context.listing()
     _, table = context.view(listing, pool, "-")
     row = _row(table, n, c)
-    (values,) = table.read([row], [*TEXT, "teacher", "rollout", "answer", "correct"])
+    (values,) = table.read([row], [*TEXT_COLUMNS, "teacher", "rollout", "answer", "correct"])
     with reading(table.path):
         messages = dialogue_of(values, instruction=None).messages
         return {

@@ -9,7 +9,7 @@ from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy, to_damage
 from lark.pool.partition import PART_BYTES, groups, write_parts
 from lark.pool.read import read
-from lark.pool.summary import pool_summary
+from lark.pool.summary_text import pool_summary
 from lark.pool.worker import write_parts_on_cluster
 from lark.work.operation import Counts, Job, Operation
 

@@ -1,0 +1,181 @@
+"""The summary of a pool as text: a table of its teachers, and notes on what often causes problems later."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lark.printing import some, text_table
+
+Counts = Mapping[str, Any]
+"""A pool's entries in its manifest (`Summary.to_dict` and `Tally.to_dict`)."""
+
+
+def pool_summary(counts: Counts) -> str:
+    """The summary as text: one line per teacher, and one for all."""
+    rows = [_pool_row(name, part) for name, part in counts["teachers"].items()]
+    rows.append(_pool_row("all", counts["all"]))
+    table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
+    hints = "".join(f"Note: {hint}\n" for hint in _hints(counts))
+    questions = _counted(counts["questions"], "question")
+    return f"\n{questions}, {_candidates(counts['candidates'])}\n\n{table}\n\n{hints}{_remarks(counts)}\n"
+
+
+def _candidates(sizes: Mapping[str, int]) -> str:
+    if sizes["min"] == sizes["max"]:
+        return f"{sizes['min']} candidates each"
+    return f"{sizes['min']} to {sizes['max']} candidates each (median {sizes['median']})"
+
+
+def _remarks(counts: Counts) -> str:
+    """How to read the table."""
+    remarks = ["Lengths in characters."]
+    if "thinking" in counts:
+        remarks.append(f"{counts['thinking']:,} trajectories have separate reasoning.")
+    if "conversations" in counts:
+        remarks.append(f"{counts['conversations']:,} trajectories are conversations of several turns.")
+    is_known = counts["all"]["correct"] is not None
+    remarks.append(f"Correct by {counts['verdicts']}." if is_known else "Correctness is not known.")
+    return " ".join(remarks)
+
+
+def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
+    lengths = [f"{part['characters'][key]:,.0f}" for key in ("median", "mean", "max")]
+    correct = "–" if part["correct"] is None else f"{part['correct']:.1%}"
+    return [shown(name), f"{part['trajectories']:,}", *lengths, correct]
+
+
+def shown(name: str, longest: int = 60) -> str:
+    """A name from a file, for the terminal: on one line, without control characters, and not too long."""
+    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
+    return plain if len(plain) <= longest else f"{plain[:longest]}…"
+
+
+def _some(names: Sequence[str]) -> str:
+    return some(shown(name) for name in names)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _hints(counts: Counts) -> Iterator[str]:
+    """Properties of the pool that often cause problems later."""
+    yield from _file_hints(counts)
+    yield from _column_hints(counts)
+    yield from _text_hints(counts)
+    yield from _cleaning_hints(counts)
+    yield from _question_hints(counts)
+    yield from _answer_hints(counts)
+
+
+def _file_hints(counts: Counts) -> Iterator[str]:
+    for note in counts.get("notes", []):
+        yield shown(note, 200)
+    skipped = counts.get("skipped_files", {})
+    for reason in sorted(set(skipped.values())):
+        names = [name for name in skipped if skipped[name] == reason]
+        yield f"{_counted(len(names), 'file')} not read: {_some(names)} ({reason})."
+    empty = counts.get("empty_files", [])
+    if empty:
+        yield f"{_counted(len(empty), 'file')} without rows: {_some(empty)}."
+
+
+def _column_hints(counts: Counts) -> Iterator[str]:
+    lost = counts.get("lost", [])
+    if lost:
+        noun = "column" if len(lost) == 1 else "columns"
+        yield (
+            f"the {noun} {_some(lost)} may hold trajectories too, but the rows were read as"
+            f" {' and '.join(counts['layouts'])}. To read them in another way, use pool.layout=<layout>."
+        )
+    unused = counts.get("unused", {})
+    if unused:
+        columns = (f"{shown(name)} ({rows:,} rows)" for name, rows in unused.items())
+        yield f"columns that are not used: {some(columns, 12)}."
+
+
+def _text_hints(counts: Counts) -> Iterator[str]:
+    if "cut" in counts:
+        yield f"{counts['cut']:,} conversations end with a user or tool turn, which is left out."
+    if "incomplete" in counts:
+        yield (
+            f"{counts['incomplete']:,} trajectories are marked as cut off or have no response (see"
+            " pool.incomplete)."
+        )
+    if "special_tokens" in counts:
+        yield (
+            f"{counts['special_tokens']:,} trajectories contain text like a control token: "
+            f"{_some(counts['special_examples'])} (see pool.special_tokens)."
+        )
+    if "instruction_as_system" in counts:
+        yield (
+            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message."
+            " It is left out where the instruction ends the user turn (student.instruction), so that prompts"
+            " contain it once."
+        )
+
+
+def _cleaning_hints(counts: Counts) -> Iterator[str]:
+    """Trajectories that were removed, damaged or labelled on purpose."""
+    if "contaminated" in counts:
+        pairs = counts["contaminated"].items()
+        examples = some(f"{shown(question)} (like {shown(problem)})" for question, problem in pairs)
+        yield f"pool.decontaminate removed {len(pairs):,} questions: {examples}."
+    if "damaged" in counts:
+        yield _damage(counts["damaged"], counts["trajectories"])
+    if "votes" in counts:
+        votes = counts["votes"]
+        yield (
+            f"pool.labels=vote labelled {votes['decided']:,} questions by a majority of their candidates; "
+            f"{votes['undecided']:,} have no majority, and {votes['given']:,} have their own answers."
+        )
+
+
+def _damage(damaged: Mapping[str, Any], total: int) -> str:
+    count = damaged["trajectories"]
+    is_less = count < round(damaged["share"] * total)
+    reason = f", not {damaged['share']:.1%}: it would not change any other" if is_less else ""
+    return (
+        f"pool.noise={damaged['kind']} damaged {count:,} of {total:,} trajectories"
+        f" ({count / total:.1%}){reason}."
+    )
+
+
+def _question_hints(counts: Counts) -> Iterator[str]:
+    if "same_text" in counts:
+        same = counts["same_text"]
+        yield (
+            f"{same['questions']:,} questions have the text of another question, so their candidates are not"
+            f" compared with each other: {_some(same['examples'])}. Give rows with the same question the same"
+            " question_id, or none."
+        )
+    if "contradicted" in counts:
+        contradicted = counts["contradicted"]
+        yield (
+            f"{contradicted['questions']:,} questions have different answers in different rows:"
+            f" {_some(contradicted['examples'])}. Each row is compared with its own."
+        )
+    if "near_duplicates" in counts:
+        near = counts["near_duplicates"]
+        yield (
+            f"{near['trajectories']:,} trajectories of {near['questions']:,} questions are nearly identical"
+            f" to another candidate: {_some(near['examples'])}."
+        )
+
+
+def _answer_hints(counts: Counts) -> Iterator[str]:
+    if "dropped" in counts:
+        dropped = counts["dropped"]
+        yield (
+            f"pool.correct_only dropped {dropped['trajectories']:,} wrong trajectories, and "
+            f"{dropped['questions']:,} questions without a correct one."
+        )
+    if counts["boxed"] < 0.5:
+        yield (
+            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads"
+            " nothing else: a student trained on them may score 0. If answers are marked in another way, box"
+            " them with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
+            " (with both kinds of quotes)."
+        )
+    correct = counts["all"]["correct"]
+    if correct is not None and correct < 1:
+        yield f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them."
