@@ -19,7 +19,7 @@ from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.scoring.forward import Student, batches
+from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
 from lark.scoring.sketches import Fold
@@ -34,12 +34,12 @@ Measure: TypeAlias = Callable[[str, Trajectories], pd.DataFrame]
 """Maps a question's name and trajectories to its table."""
 
 
-def load_student(job: Job) -> Student:
+def load_student(job: Job) -> LoadedStudent:
     """The student in `analysis.dtype`, regardless of student.dtype."""
     student = replace(job.config.student, dtype=job.config.analysis.dtype)
     if student.dtype == "float32" and student.half_only:
         student = replace(student, attention="sdpa")
-    return Student.load(job.weights, student, start_torch(job), gradients=True)
+    return LoadedStudent.load(job.weights, student, start_torch(job), gradients=True)
 
 
 def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[TrajectoryGradient]:

@@ -31,9 +31,9 @@ from lark.models.shapes import shape_of
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
-from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.sources import LENGTHS_TABLE
 from lark.scoring.worker import summarise
 from lark.store.store import atomic
 from lark.work.devices import start_torch
@@ -43,7 +43,7 @@ from lark.work.operation import Job
 log = logging.getLogger(__name__)
 TOP = 100
 """RSR's r_max: the number of logits that the usual implementation searches for the rank."""
-Scorer = Callable[[Student, Encoded, Job], object]
+Scorer = Callable[[LoadedStudent, Encoded, Job], object]
 
 
 def measure(job: Job) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def measure(job: Job) -> dict[str, Any]:
     device = start_torch(job)
     asked, config = job.config.analysis, job.config.student
     chat = load_chat(job.weights, config, job.config.pool.turns == "last")
-    student = Student.load(job.weights, config, device)
+    student = LoadedStudent.load(job.weights, config, device)
     chosen = sample(pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file), asked.samples)
     rows = read(job.inputs["pool"] / pools.FILE, chosen)
     encoded = chat.encode_many(rows, config.max_length, offsets=True)
@@ -103,7 +103,7 @@ def read(pool: Path, chosen: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
+def _time(scorer: Callable[[int], object], index: int, student: LoadedStudent) -> float:
     _wait(student)
     started = time.perf_counter()
     scorer(index)
@@ -111,13 +111,13 @@ def _time(scorer: Callable[[int], object], index: int, student: Student) -> floa
     return time.perf_counter() - started
 
 
-def _wait(student: Student) -> None:
+def _wait(student: LoadedStudent) -> None:
     if student.head.weight.is_cuda:
         torch.cuda.synchronize()
 
 
 @torch.no_grad()
-def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
+def _logits(student: LoadedStudent, trajectory: Encoded) -> tuple[Tensor, Tensor]:
     """All logits of the response [T, V], and its tokens [T]."""
     device = student.head.weight.device
     ids = torch.tensor(trajectory.ids, device=device)
@@ -125,13 +125,13 @@ def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
     return student.head.logits(hidden), torch.tensor(trajectory.response, device=device)
 
 
-def grape(student: Student, trajectory: Encoded, job: Job) -> float:
+def grape(student: LoadedStudent, trajectory: Encoded, job: Job) -> float:
     """The mean log-likelihood from all logits."""
     logits, targets = _logits(student, trajectory)
     return -float(functional.cross_entropy(logits, targets))
 
 
-def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+def lark(student: LoadedStudent, trajectory: Encoded, job: Job) -> tuple[float, float]:
     """The loss and the residual ||pi - e_y||^2 = sum_v pi_v^2 - 2 pi_y + 1, from all logits."""
     logits, targets = _logits(student, trajectory)
     probabilities = logits.softmax(-1)
@@ -140,7 +140,7 @@ def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]
     return float(functional.cross_entropy(logits, targets)), float(residual.sum())
 
 
-def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+def rsr(student: LoadedStudent, trajectory: Encoded, job: Job) -> tuple[float, float]:
     """The loss and the clipped rank, looked up among the TOP largest logits."""
     logits, targets = _logits(student, trajectory)
     found = logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices == targets[:, None]
@@ -148,12 +148,12 @@ def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
     return float(functional.cross_entropy(logits, targets)), float(rank.sum())
 
 
-def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[float]:
+def local_naturalness(student: LoadedStudent, trajectory: Encoded, job: Job) -> list[float]:
     """m+1 passes over the trajectory, each with its likelihoods: the cost that the paper assumes for it."""
     return [grape(student, trajectory, job) for _ in range(job.config.scoring.local_context + 1)]
 
 
-def statistics(student: Student, trajectory: Encoded, job: Job) -> dict[str, float]:
+def statistics(student: LoadedStudent, trajectory: Encoded, job: Job) -> dict[str, float]:
     """Everything that GRAPE, LARK and RSR need, as the score stage computes it."""
     (found,) = response_statistics(student, [trajectory])
     return summarise(found, job.config.scoring.rank_clip)
@@ -168,7 +168,7 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
+def _local_blocks(student: LoadedStudent, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
     """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run once and not
     shared.
     """

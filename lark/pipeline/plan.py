@@ -63,7 +63,8 @@ from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS
 from lark.scoring.external_scores import scores_file
 from lark.scoring.influence import validation_file
-from lark.scoring.methods import (
+from lark.scoring.methods import METHODS
+from lark.scoring.sources import (
     CORRECTNESS_TABLE,
     ENTROPY_TABLE,
     EXACT_TABLE,
@@ -73,7 +74,6 @@ from lark.scoring.methods import (
     JUDGE_TABLE,
     LENGTHS_TABLE,
     LOCAL_TABLE,
-    METHODS,
     SCORES_TABLE,
     SOURCES,
     TEXT_TABLE,

@@ -16,7 +16,8 @@ from lark.generation.engine import shared_gpus
 from lark.pipeline.operations.analyse import OPERATIONS as ANALYSIS_OPERATIONS
 from lark.pipeline.plan import ANALYSES
 from lark.pipeline.registry import OPERATIONS
-from lark.scoring.methods import INFLUENCE_TABLE, LOCAL_TABLE, METHODS, SCORES_TABLE
+from lark.scoring.methods import METHODS
+from lark.scoring.sources import INFLUENCE_TABLE, LOCAL_TABLE, SCORES_TABLE
 from lark.work.machine import Machine
 from lark.work.operation import Step
 

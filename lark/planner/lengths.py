@@ -16,7 +16,7 @@ from lark.errors import DamagedError, LarkError
 from lark.names import is_demo
 from lark.pool.formats import source_files
 from lark.pool.read import read
-from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
 from lark.work.operation import Step

@@ -16,7 +16,7 @@ from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring.methods import CORRECTNESS_TABLE
+from lark.scoring.sources import CORRECTNESS_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Job
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lark.models.chat import Encoded
-from lark.scoring.forward import Student, passes
+from lark.scoring.forward import LoadedStudent, passes
 from lark.scoring.inputs import Inputs
 from lark.scoring.residuals import head_residuals
 from lark.scoring.sketches import Fold, Sizes
@@ -54,7 +54,7 @@ class Sketcher(ABC):
 
     method: str
 
-    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+    def __init__(self, student: LoadedStudent, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
         self.student = student
         self.writers = output_projections(student.model, self.method)
         weight, device = student.head.weight, student.head.weight.device
@@ -111,7 +111,7 @@ class ForwardSketcher(Sketcher):
 
     method = "lark_gram"
 
-    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+    def __init__(self, student: LoadedStudent, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
         super().__init__(student, sizes, head, seed)
         self.norm = final_norm(student.model, self.writers, self.method)
 

@@ -26,14 +26,15 @@ from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory
 from lark.scoring import influence as influences
-from lark.scoring.forward import Student, batches
+from lark.scoring.by_question import Floats
+from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.influence import cosines, directions, held_out_cosines
-from lark.scoring.learnability import Floats, exact_score
-from lark.scoring.methods import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUENCE_TABLE
+from lark.scoring.learnability import exact_score
+from lark.scoring.pool_pass import Advance, Content, Rows, id_table, naming, pass_over
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
-from lark.scoring.worker import Advance, Content, Rows, id_table, naming, pass_over
+from lark.scoring.sources import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUENCE_TABLE
 from lark.store.store import atomic
 from lark.work.devices import start_torch
 from lark.work.operation import Job
@@ -54,20 +55,20 @@ def exact(job: Job) -> Work:
     """g* from sketches of a forward and a backward pass (method=lark_exact and others)."""
     cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
-    def scorer(student: Student) -> GradientScorer:
+    def scorer(student: LoadedStudent) -> GradientScorer:
         return GradientScorer(backward_sketcher(student, job.config), job)
 
     return pass_over(job, cut, "sketching gradients", scorer, gradients=True)
 
 
-def forward_sketcher(student: Student, config: Config) -> ForwardSketcher:
+def forward_sketcher(student: LoadedStudent, config: Config) -> ForwardSketcher:
     sketch = config.sketch
     return ForwardSketcher(
         student, Sizes(sketch.gram, sketch.gram), Sizes(sketch.words, sketch.states), sketch.seed
     )
 
 
-def backward_sketcher(student: Student, config: Config) -> BackwardSketcher:
+def backward_sketcher(student: LoadedStudent, config: Config) -> BackwardSketcher:
     """On a GPU, activations are recomputed."""
     sketch = config.sketch
     if student.head.weight.is_cuda:
@@ -241,7 +242,7 @@ def _validation_gradient(job: Job) -> tuple[Floats, int]:
             f"method.validation.path={asked.path}: no trajectory is left to compare with, because the prompts"
             " of all of them are longer than student.max_length. Give other trajectories."
         )
-    student = Student.load(job.weights, config.student, start_torch(job), gradients=True)
+    student = LoadedStudent.load(job.weights, config.student, start_torch(job), gradients=True)
     sketcher = backward_sketcher(student, config)
     fold, total = feature_fold(sketcher, config), np.zeros(1)
     with tqdm(total=len(encoded), desc="gradients of the validation set", unit="traj") as bar:

@@ -16,7 +16,7 @@ from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.pool.read import read
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
 
 POOL_SETTING = re.compile(r"\bpool\.(?:fields|layout|incomplete)\b")
 RENAME = (

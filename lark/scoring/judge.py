@@ -24,7 +24,7 @@ from lark.generation.journal import read
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.scoring import judge_prompts as prompts
-from lark.scoring.methods import JUDGE_TABLE
+from lark.scoring.sources import JUDGE_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Counts, Job
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
-from lark.scoring.methods import TEXT_TABLE
+from lark.scoring.sources import TEXT_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Job
 

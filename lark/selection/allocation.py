@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lark.scoring.learnability import Floats, Integers, encode
+from lark.scoring.by_question import Floats, Integers, encode
 
 LENGTH_RULE = 0.8
 """|ρ| with the length from which a selection is nearly a length rule."""

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lark.errors import LarkError
-from lark.scoring.learnability import Floats, Integers, Labels, encode, group_sum
-from lark.scoring.methods import z_score
+from lark.scoring.by_question import Floats, Integers, Labels, encode, group_sum, z_score
 from lark.selection.allocation import Across, allocate, places
 
 BELOW = 1e-8

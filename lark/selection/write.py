@@ -20,7 +20,8 @@ from lark.pool.duplicates import similar_pairs, sketch
 from lark.pool.trajectories import KEY
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS, SOURCES, find_method, shortest, token_length
+from lark.scoring.methods import METHODS, find_method, shortest, token_length
+from lark.scoring.sources import SOURCES
 from lark.selection.allocation import Across
 from lark.selection.character import character, nearly_length, sentence
 from lark.selection.rules import Selection, check_dropped, select, share_weights

@@ -21,7 +21,7 @@ from lark.pool import trajectories as pools
 from lark.scoring import judge, judge_worker
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
-from lark.scoring.methods import JUDGE_TABLE
+from lark.scoring.sources import JUDGE_TABLE
 from lark.work.operation import Job
 from tests.conftest import ROOT, composed, job_of
 

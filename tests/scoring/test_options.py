@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from lark.errors import LarkError
 from lark.pipeline.plan import make_plan
 from lark.scoring import methods
-from lark.scoring.methods import Floats, Method
+from lark.scoring.by_question import Floats
 from lark.scoring.options import fit
+from lark.scoring.selection_method import SelectionMethod
 from lark.store.store import Checksums
 from tests.conftest import composed
 
@@ -40,8 +41,8 @@ def odd(trajectories: pd.DataFrame, *, table: pd.Series | None = None) -> Floats
     return trajectories["n_tokens"].to_numpy(dtype=float)
 
 
-def method(function: Callable[..., Any] = mine) -> Method:
-    return Method("mine", frozenset({"lengths"}), function)
+def method(function: Callable[..., Any] = mine) -> SelectionMethod:
+    return SelectionMethod("mine", frozenset({"lengths"}), function)
 
 
 @pytest.mark.parametrize(

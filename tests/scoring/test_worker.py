@@ -27,7 +27,7 @@ from lark.pipeline.operations.score import SCORE
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
-from lark.scoring import shards, worker
+from lark.scoring import merging, shards, worker
 from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
 from lark.work import launch
 from tests.conftest import ALONE, composed, job_of, work_here
@@ -52,7 +52,7 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
 
 def write_lengths(config: Config, folder: Path, inputs: dict[str, Path]) -> None:
     job = job_of(config, folder, inputs=inputs)
-    shards.collect_lengths(job, worker.lengths(job))
+    merging.collect_lengths(job, worker.lengths(job))
 
 
 def cut(lengths: Path, config: Config) -> list[range]:
@@ -68,7 +68,7 @@ def run_here(
     for path in folders.values():
         path.mkdir(parents=True, exist_ok=True)
     job = job_of(config, folder, inputs=inputs, outputs=folders)
-    shards.collect(job, getattr(worker, task)(job))
+    merging.collect(job, getattr(worker, task)(job))
     return folders
 
 
@@ -301,16 +301,6 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
         assert table[column].isna().all()
 
 
-def test_a_shard_of_entropies_from_a_version_without_the_loss_is_computed_again(pool, scored, tmp_path):
-    job = job_of(settings(), tmp_path, inputs=pool, outputs={"entropy": tmp_path})
-    worker.score(job)
-    old, *_ = sorted(tmp_path.glob("shard-*"))
-    pd.read_parquet(old).drop(columns="nll").to_parquet(old, write_page_checksum=True)
-    worker.score(job)
-    shards.finish("entropy", tmp_path, cut(pool["lengths"], job.config))
-    assert_same(pd.read_parquet(tmp_path / "entropy.parquet"), read(scored, "entropy"))
-
-
 @pytest.mark.parametrize("harm", ["torn", "one byte"])
 def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_path, caplog):
     config = settings()
@@ -325,7 +315,7 @@ def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_
     worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
     assert caplog.text.count(f"{victim} is damaged") == 1
     assert [path.stat().st_mtime_ns for path in others] == before
-    shards.finish("scores", tmp_path, cut(pool["lengths"], config))
+    merging.finish("scores", tmp_path, cut(pool["lengths"], config))
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
 
 
@@ -353,7 +343,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     assert 0 < len(left) < len(rows)
     counts = launch.run_worker(job, SCORE.run)
     assert left.items() <= {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}.items()
-    shards.collect(job, counts)
+    merging.collect(job, counts)
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
     tokens, alone = (by_key(read(where, "tokens"), "position") for where in ({"tokens": tmp_path}, scored))
     pd.testing.assert_frame_equal(tokens, alone, rtol=1e-3, atol=1e-4)
