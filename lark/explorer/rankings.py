@@ -27,7 +27,7 @@ from lark.explorer.views import View, selections_of
 from lark.scoring.methods import METHODS, find_method
 from lark.scoring.selection_method import RESERVED, SelectionMethod
 from lark.scoring.sources import SOURCES
-from lark.selection.write import find_teacher
+from lark.selection.choose import find_teacher
 
 CONF = Path(__file__).parents[2] / "conf" / "method"
 
