@@ -136,7 +136,8 @@ def check_matrix(path: Path, scores: Any, files: Any) -> None:
     lengths = {len(row) for row in scores}
     if len(lengths) > 1:
         raise LarkError(
-            f"{path}: the rows of `scores` have between {min(lengths)} and {max(lengths)} numbers, not one number."
+            f"{path}: the rows of `scores` have between {min(lengths)} and {max(lengths)} numbers, not one"
+            " number."
         )
     for place, file in enumerate(files):
         if not (isinstance(file, dict) and {"teacher", "path"} <= set(file)):

@@ -173,18 +173,22 @@ def test_tokens_add_up_to_their_trajectory(pool, scored):
     assert (tokens["likeliest_p"] >= tokens["p_gold"] - 1e-3).all()
 
 
-def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
-    """The naive way: all logits of a trajectory from the model itself, in float64."""
-    config = settings()
+def all_logits(pool):
+    """Some trajectories with all logits that predict their responses, from the model itself, in float64."""
+    student = settings().student
     rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
-    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
-    model = load_model(str(DEMO), config.student, "cpu")
-    table = read(scored, "entropy").set_index(KEY)
+    encoded = load_chat(str(DEMO), student).encode_many(rows, student.max_length)
+    model = load_model(str(DEMO), student, "cpu")
     for row, e in zip(rows, encoded, strict=True):
         with torch.no_grad():
-            logits = (
-                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
-            )
+            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1]
+        yield row, e, logits.double()
+
+
+def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
+    """The naive way: all logits of a trajectory from the model itself, in float64."""
+    table = read(scored, "entropy").set_index(KEY)
+    for row, e, logits in all_logits(pool):
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         entropy, renyi2 = -(p * log_p).sum(-1), -p.square().sum(-1).log()
@@ -204,17 +208,9 @@ def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(poo
     """Token by token, from all logits of the model itself: the distribution over 50 tokens, and the gold
     token's one-hot.
     """
-    config = settings()
-    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT)
-    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
-    model = load_model(str(DEMO), config.student, "cpu")
     table = read(scored, "top50").set_index(KEY)
     outside = 0
-    for row, e in zip(rows, encoded, strict=True):
-        with torch.no_grad():
-            logits = (
-                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
-            )
+    for row, e, logits in all_logits(pool):
         total = 0.0
         for token, values in zip(e.response, logits, strict=True):
             largest = sorted(range(len(values)), key=lambda word: float(values[word]), reverse=True)[:50]
