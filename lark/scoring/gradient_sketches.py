@@ -6,7 +6,8 @@ Both sketches drop these assumptions. They cover the matrices that write to the 
 and the head:
 
     head   1/n Σ_t (π_t - e_y) ⊗ h_t            h_t: the last hidden state that predicts token t
-    layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj; δ_t: the gradient at its output
+    layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj
+                                                δ_t: the gradient at its output
 
 `ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the
 gradient behind the final norm, for δ_t in every layer, as if the layers above passed it on unchanged.

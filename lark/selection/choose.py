@@ -28,7 +28,10 @@ from lark.selection.rules import Selection, check_dropped, select, share_weights
 
 log = logging.getLogger(__name__)
 
-UNDECIDED = "the last selected and the first rejected candidate have equal scores, so the tie was broken by candidate_id"
+UNDECIDED = (
+    "the last selected and the first rejected candidate have equal scores, so the tie was broken by"
+    " candidate_id"
+)
 ALL_TAKEN = {
     "uniform": "the budget takes every candidate: nothing is left out, and their weights are equal",
     "margins": (
