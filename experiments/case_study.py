@@ -18,7 +18,7 @@ from lark.output.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
 from lark.output.tables import MISSING, Cell, markdown
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.scoring.methods import TOKENS
+from lark.scoring.sources import TOKENS
 from lark.scoring.tokens import read_pieces, read_trajectory
 
 SHOWN_TOKENS = 60

@@ -8,7 +8,8 @@ from experiments.harness import accuracy
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, method_label, published, published_value
 from lark.output.tables import MISSING, Cell
-from lark.selection.write import SELECTION, UNDECIDED
+from lark.selection.choose import UNDECIDED
+from lark.selection.write import SELECTION
 
 LABELS = {
     "qwen7b": "Qwen-2.5-7B",

@@ -168,7 +168,9 @@ def test_the_example_of_a_method_is_one_with_an_option() -> None:
     found: dict[str, Any] = {}
     exec(function, vars(methods) | {"__name__": "example"}, found)
     options = yaml.safe_load(settings)["options"]
-    method = methods.Method("surprise_per_rank", frozenset({"statistics"}), found["surprise_per_rank"])
+    method = methods.SelectionMethod(
+        "surprise_per_rank", frozenset({"statistics"}), found["surprise_per_rank"]
+    )
     method.check(options)
     row = {"question_id": "q", "candidate_id": "a", "n_tokens": 2, "nll": 6.0, "brier": 1.0, "rank_sum": 2.0}
     assert method.score(pd.DataFrame([row]), options) == pytest.approx([3.0])

@@ -38,7 +38,7 @@ from lark.models.cpu_linear import pack_linears
 from lark.models.shapes import shape_of
 from lark.planner import costs
 from lark.printing import log_to, text_table
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher
 from lark.scoring.inputs import Inputs
 from lark.scoring.sketches import Sizes
@@ -85,7 +85,7 @@ QUICK = [Workload(4, 256, 3, layers=6)]
 def measure_batch(batch: Workload) -> list[GradientResult]:
     """Measure all variants on one batch."""
     size = Size("SmolLM2-135M", 49_152, batch.tokens, batch.rounds, batch.layers)
-    plain, student = Student.of(random_student(size)), student_of_a_run(size)
+    plain, student = LoadedStudent.of(random_student(size)), student_of_a_run(size)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 49_152, (batch.trajectories, batch.tokens), generator=generator).tolist()
     encoded = [Encoded(row, 1, False) for row in ids]
@@ -117,11 +117,11 @@ def measure_batch(batch: Workload) -> list[GradientResult]:
     return [_result(batch, name, seconds, peaks[name]) for name in names]
 
 
-def student_of_a_run(size: Size, gradients: bool = False) -> Student:
-    """The student as `Student.load` prepares it."""
+def student_of_a_run(size: Size, gradients: bool = False) -> LoadedStudent:
+    """The student as `LoadedStudent.load` prepares it."""
     model = random_student(size)
     pack_linears(model.base_model, gradients)
-    return Student.of(model)
+    return LoadedStudent.of(model)
 
 
 def timed(work: Callable[[], object]) -> float:

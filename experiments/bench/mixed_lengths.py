@@ -47,7 +47,7 @@ from lark.models.load import load_chat, load_model
 from lark.models.padding import right_padded
 from lark.models.students import packaged_file
 from lark.printing import log_to, text_table
-from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring.forward import LoadedStudent, batches, response_statistics
 from lark.scoring.statistics import token_statistics
 from lark.work.entry import run_main
 
@@ -139,7 +139,7 @@ def chosen(pool: dict[str, list[Encoded]], count: int) -> dict[str, list[Encoded
     return {SPREAD: [every[i] for i in sorted(spread)], TOGETHER: together}
 
 
-def packed(student: Student) -> Way:
+def packed(student: LoadedStudent) -> Way:
     """The way of `run.py`."""
 
     def run(trajectories: Sequence[Encoded]) -> list[list[float]]:
@@ -154,7 +154,7 @@ def packed(student: Student) -> Way:
     return run
 
 
-def padded(student: Student, budget: int) -> Way:
+def padded(student: LoadedStudent, budget: int) -> Way:
     """All statistics from batches of at most `budget` tokens with padding, each in one forward pass."""
 
     @torch.no_grad()
@@ -327,9 +327,9 @@ def main() -> None:
     # vLLM needs room for the one token that it generates.
     config = StudentConfig(name="student", path=folder, dtype="float32", max_length=LONGEST + 1)
     torch.set_num_threads(arguments.threads)
-    reference = Student.of(load_model(folder, config, "cpu"))
+    reference = LoadedStudent.of(load_model(folder, config, "cpu"))
     reference.model.set_attn_implementation("sdpa")
-    ours = Student.load(folder, config, "cpu")
+    ours = LoadedStudent.load(folder, config, "cpu")
     chat = load_chat(folder, config)
     ways = {
         OURS: packed(ours),

@@ -24,7 +24,7 @@ from lark.models.students import DEMO
 from lark.planner import costs
 from lark.planner import throughput as figures
 from lark.printing import log_to
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.training.loss import weighted_loss
 from lark.work.entry import run_main
 
@@ -68,7 +68,7 @@ def main() -> None:
     flops = costs.forward_flops(shape, np.full(count, length), np.full(count, length - PROMPT))
 
     config = StudentConfig(name="student", path=str(arguments.folder), dtype="float32", max_length=length)
-    scorer = Student.load(str(arguments.folder), config, "cpu")
+    scorer = LoadedStudent.load(str(arguments.folder), config, "cpu")
 
     def score() -> None:
         list(response_statistics(scorer, batch))

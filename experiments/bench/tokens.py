@@ -36,7 +36,7 @@ from lark.models.load import load_chat, load_model
 from lark.models.shapes import DEMO
 from lark.printing import text_table
 from lark.scoring import tokens
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, read_trajectories, write_index, write_shard
 from lark.scoring.worker import trajectory_tokens
@@ -87,7 +87,7 @@ def read_old(folder: Path, question: str) -> pa.Table:
 def real(folder: Path, questions: int) -> Iterator[tuple[OldTokens, TrajectoryTokens]]:
     """The demo's pool under a student, in both forms."""
     config = StudentConfig("bench", str(folder), max_length=512)
-    student, chat = Student.of(load_model(str(folder), config, "cpu")), load_chat(str(folder), config)
+    student, chat = LoadedStudent.of(load_model(str(folder), config, "cpu")), load_chat(str(folder), config)
     for row in trajectories(questions, seed=0):
         encoded = chat.encode_many([row], config.max_length)[0]
         (found,) = response_statistics(student, [encoded], ALTERNATIVES)
@@ -137,7 +137,7 @@ def measure_bytes(folder: Path, student: Path, questions: int) -> list[StorageRe
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     columns = {
         name: sum(group.column(place).total_compressed_size for group in groups)
-        for place, name in enumerate(tokens.SCHEMA.names)
+        for place, name in enumerate(tokens.TOKENS_SCHEMA.names)
     }
     sizes = {
         layout: (folder / file).stat().st_size
@@ -170,7 +170,7 @@ def write_artifacts(folder: Path, questions: int, long: int) -> list[int]:
         name = f"tokens-{start * CANDIDATES:08d}-{start * CANDIDATES + len(pairs):08d}.parquet"
         write_old(folder / OLD / name, [old for old, _ in pairs])
         write_shard(folder / NEW / name, [new for _, new in pairs])
-    write_index(folder / NEW, sorted((folder / NEW).glob(tokens.SHARDS)))
+    write_index(folder / NEW, sorted((folder / NEW).glob(tokens.SHARD_FILES)))
     return [start + PER_FILE // 2 for start in chosen]
 
 

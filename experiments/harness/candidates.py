@@ -6,7 +6,8 @@ import pandas as pd
 
 from experiments.harness.sweep import Sweep, Trial
 from lark.pool import trajectories as pools
-from lark.scoring.methods import METHODS, SCORES_TABLE, loss, rho
+from lark.scoring.methods import METHODS, loss, rho
+from lark.scoring.sources import SCORES_TABLE
 from lark.selection.write import SELECTION
 
 

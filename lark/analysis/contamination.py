@@ -19,7 +19,7 @@ from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
 from lark.pool import trajectories as pools
 from lark.pool.read import question_texts
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
 from lark.store.store import atomic
 from lark.work.operation import Job
 

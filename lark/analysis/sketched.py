@@ -20,7 +20,7 @@ from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
-from lark.scoring.forward import Student, batches
+from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
 from lark.scoring.sketches import Fold
@@ -45,8 +45,8 @@ def student_settings(job: Job) -> config.Student:
     return student
 
 
-def load_student(job: Job) -> Student:
-    return Student.load(job.weights, student_settings(job), start_torch(job), gradients=True)
+def load_student(job: Job) -> LoadedStudent:
+    return LoadedStudent.load(job.weights, student_settings(job), start_torch(job), gradients=True)
 
 
 def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[TrajectoryGradient]:

@@ -19,7 +19,7 @@ from scipy import stats
 
 from lark.analysis.decay_rate import diagonal_score
 from lark.analysis.questions import Question, trajectories
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
 
 LARGEST_BUDGET = 10
 RECALLS_SHOWN = (1, 3, 10)

@@ -30,9 +30,9 @@ from lark.models.shapes import shape_of
 from lark.models.students import location
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
-from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.sources import LENGTHS_TABLE
 from lark.scoring.worker import summarise
 from lark.store.store import atomic
 from lark.work.devices import start_torch
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 TOP_LOGITS = 100
 """RSR's r_max: the number of logits that the usual implementation searches for the rank."""
-Scorer = Callable[[Student, Encoded, Job], object]
+Scorer = Callable[[LoadedStudent, Encoded, Job], object]
 
 
 def measure(job: Job) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def measure(job: Job) -> dict[str, Any]:
     device = start_torch(job)
     settings = job.config.student
     chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
-    student = Student.load(job.weights, settings, device)
+    student = LoadedStudent.load(job.weights, settings, device)
     lengths = pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file)
     rows = read(job.inputs["pool"] / pools.FILE, sample(lengths, job.config.analysis.samples))
     encoded = chat.encode_many(rows, settings.max_length, offsets=True)
@@ -79,12 +79,17 @@ def measure(job: Job) -> dict[str, Any]:
     return counts
 
 
-def _bound(score: Scorer, student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
+def _bound(
+    score: Scorer, student: LoadedStudent, encoded: list[Encoded], job: Job
+) -> Callable[[int], object]:
     return lambda i: score(student, encoded[i], job)
 
 
 def _timings(
-    scorers: Mapping[str, Callable[[int], object]], student: Student, encoded: list[Encoded], rounds: int
+    scorers: Mapping[str, Callable[[int], object]],
+    student: LoadedStudent,
+    encoded: list[Encoded],
+    rounds: int,
 ) -> pd.DataFrame:
     """One row per method, round and trajectory. The order of methods rotates."""
     names = list(scorers)
@@ -119,7 +124,7 @@ def read(pool: Path, sampled: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _time(scorer: Callable[[int], object], index: int, student: Student) -> float:
+def _time(scorer: Callable[[int], object], index: int, student: LoadedStudent) -> float:
     _wait(student)
     started = time.perf_counter()
     scorer(index)
@@ -127,13 +132,13 @@ def _time(scorer: Callable[[int], object], index: int, student: Student) -> floa
     return time.perf_counter() - started
 
 
-def _wait(student: Student) -> None:
+def _wait(student: LoadedStudent) -> None:
     if student.head.weight.is_cuda:
         torch.cuda.synchronize()
 
 
 @torch.no_grad()
-def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
+def _logits(student: LoadedStudent, trajectory: Encoded) -> tuple[Tensor, Tensor]:
     """All logits of the response [T, V], and its tokens [T]."""
     device = student.head.weight.device
     ids = torch.tensor(trajectory.ids, device=device)
@@ -141,13 +146,13 @@ def _logits(student: Student, trajectory: Encoded) -> tuple[Tensor, Tensor]:
     return student.head.logits(hidden), torch.tensor(trajectory.response, device=device)
 
 
-def grape(student: Student, trajectory: Encoded, job: Job) -> float:
+def grape(student: LoadedStudent, trajectory: Encoded, job: Job) -> float:
     """The mean log-likelihood from all logits."""
     logits, targets = _logits(student, trajectory)
     return -float(functional.cross_entropy(logits, targets))
 
 
-def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+def lark(student: LoadedStudent, trajectory: Encoded, job: Job) -> tuple[float, float]:
     """The loss and the residual ||pi - e_y||^2 = sum_v pi_v^2 - 2 pi_y + 1, from all logits."""
     logits, targets = _logits(student, trajectory)
     probabilities = logits.softmax(-1)
@@ -156,7 +161,7 @@ def lark(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]
     return float(functional.cross_entropy(logits, targets)), float(residual.sum())
 
 
-def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
+def rsr(student: LoadedStudent, trajectory: Encoded, job: Job) -> tuple[float, float]:
     """The loss and the clipped rank, looked up among the largest logits."""
     logits, targets = _logits(student, trajectory)
     is_target = logits.topk(min(TOP_LOGITS, logits.shape[-1]), dim=-1).indices == targets[:, None]
@@ -164,12 +169,12 @@ def rsr(student: Student, trajectory: Encoded, job: Job) -> tuple[float, float]:
     return float(functional.cross_entropy(logits, targets)), float(rank.sum())
 
 
-def local_naturalness(student: Student, trajectory: Encoded, job: Job) -> list[float]:
+def local_naturalness(student: LoadedStudent, trajectory: Encoded, job: Job) -> list[float]:
     """m+1 passes over the trajectory, each with its likelihoods: the cost that the paper assumes for it."""
     return [grape(student, trajectory, job) for _ in range(job.config.scoring.local_context + 1)]
 
 
-def statistics(student: Student, trajectory: Encoded, job: Job) -> dict[str, float]:
+def statistics(student: LoadedStudent, trajectory: Encoded, job: Job) -> dict[str, float]:
     """Everything that GRAPE, LARK and RSR need, as the score stage computes it."""
     (tokens,) = response_statistics(student, [trajectory])
     return summarise(tokens, job.config.scoring.rank_clip)
@@ -184,7 +189,7 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def _local_blocks(student: Student, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
+def _local_blocks(student: LoadedStudent, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
     """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run, not shared."""
     blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
     steps = [steps_of(e, job.config.scoring.local_steps) for e in encoded]

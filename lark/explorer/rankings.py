@@ -24,8 +24,10 @@ from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
 from lark.explorer.tables import columns, frame
 from lark.explorer.views import View, selections_of
-from lark.scoring.methods import METHODS, RESERVED, SOURCES, Method, find_method
-from lark.selection.write import find_teacher
+from lark.scoring.methods import METHODS, find_method
+from lark.scoring.selection_method import RESERVED, SelectionMethod
+from lark.scoring.sources import SOURCES
+from lark.selection.choose import find_teacher
 
 CONF = Path(__file__).parents[2] / "conf" / "method"
 
@@ -38,7 +40,7 @@ class Ranking:
 
     key: str
     label: str
-    method: Method
+    method: SelectionMethod
     options: Mapping[str, Any] = field(default_factory=dict)
     teacher: str | None = None
 
@@ -67,7 +69,7 @@ def label_of(name: str) -> str:
 
 
 @once
-def about(method: Method) -> str:
+def about(method: SelectionMethod) -> str:
     """What a method computes: the first paragraph of its function's docstring."""
     text = " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
     is_reversed = (
@@ -116,7 +118,7 @@ def ranking_of(depends: Mapping[str, Any]) -> Ranking:
     )
 
 
-def _defaults(method: Method) -> dict[str, Any]:
+def _defaults(method: SelectionMethod) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in signature(method.function).parameters.items()}
 
 

@@ -18,7 +18,7 @@ from lark.explorer.pool_table import Codes, PoolTable
 from lark.explorer.problems import PageError, reading
 from lark.explorer.views import View
 from lark.pool.trajectories import KEY
-from lark.scoring.methods import SOURCES
+from lark.scoring.sources import SOURCES
 from lark.store.store import Kind
 
 SHARD = re.compile(r"shard-(\d{8})-(\d{8})\.parquet")

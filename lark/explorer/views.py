@@ -14,7 +14,7 @@ from typing import Any
 from lark.explorer.listing import Entry, Key, Listing, started
 from lark.explorer.problems import PageError
 from lark.pool.trajectories import POOL_TABLE
-from lark.scoring.methods import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
+from lark.scoring.sources import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
 from lark.selection.write import SELECTION
 
 OWN = frozenset(

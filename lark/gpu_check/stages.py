@@ -13,7 +13,7 @@ from lark.generation.vllm import is_cpu_build
 from lark.gpu_check import expectations
 from lark.gpu_check.check import Place, within
 from lark.models.shapes import DEMO
-from lark.scoring.methods import SCORES_TABLE
+from lark.scoring.sources import SCORES_TABLE
 from lark.training.checkpoints import COMPLETE
 from lark.work.launch import ROOT, die_with_parent
 

@@ -25,7 +25,8 @@ from lark.pipeline.operations.train import TRAIN
 from lark.pipeline.plan_base import PlanBase
 from lark.pipeline.registry import OPERATIONS
 from lark.pipeline.scoring_plan import scoring_steps
-from lark.scoring.methods import LENGTHS_TABLE, METHODS, SOURCES
+from lark.scoring.methods import METHODS
+from lark.scoring.sources import LENGTHS_TABLE, SOURCES
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
 from lark.store.store import Artifact, Checksums

@@ -11,7 +11,7 @@ from lark.pool import trajectories as pools
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS_VERSION
-from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.store import Artifact, Checksums, Kind
 from lark.work.operation import Operation, Step
 

@@ -21,7 +21,8 @@ from lark.pipeline.operations.score import (
 from lark.pipeline.plan_base import PlanBase
 from lark.pool.trajectory import VERDICTS_VERSION
 from lark.scoring.influence import validation_file
-from lark.scoring.methods import (
+from lark.scoring.methods import METHODS
+from lark.scoring.sources import (
     CORRECTNESS_TABLE,
     ENTROPY_TABLE,
     EXACT_TABLE,
@@ -30,7 +31,6 @@ from lark.scoring.methods import (
     INFLUENCE_TABLE,
     JUDGE_TABLE,
     LOCAL_TABLE,
-    METHODS,
     SCORES_TABLE,
     TEXT_TABLE,
     TOKENS,

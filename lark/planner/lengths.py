@@ -17,7 +17,7 @@ from lark.names import is_demo
 from lark.planner.checks import empty_pool
 from lark.pool.formats import source_files
 from lark.pool.read import read
-from lark.scoring.methods import LENGTHS_TABLE
+from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
 from lark.work.operation import Step

@@ -5,6 +5,7 @@ By the rule of `pool.correct_only` (lark/pool/trajectory.py): the boxed answer a
 or the pool's `correct`.
 """
 
+from collections import Counter
 from dataclasses import fields
 from typing import Any
 
@@ -12,41 +13,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark.errors import LarkError
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring.methods import CORRECTNESS_TABLE
+from lark.scoring.checks import check_known_correctness
+from lark.scoring.sources import CORRECTNESS_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Job
 
-SCHEMA = pa.schema([*((name, pa.string()) for name in KEY), ("correct", pa.float64())])
-NAMES = [field.name for field in fields(Trajectory)]
+CORRECTNESS_SCHEMA = pa.schema(dict.fromkeys(KEY, pa.string()) | {"correct": pa.float64()})
+TRAJECTORY_COLUMNS = [field.name for field in fields(Trajectory)]
 
 
 def write_correctness(job: Job) -> dict[str, Any]:
-    """1 for a correct trajectory, 0 for a wrong one, NaN where there is nothing to judge it by. In the
-    pool's order.
-    """
-    count, correct, unknown = 0, 0, 0
+    """1 for a correct trajectory, 0 for a wrong one, NaN if it cannot be judged. In the pool's order."""
+    counts: Counter[bool | None] = Counter()
     with (
         atomic(job.folder / CORRECTNESS_TABLE.file) as draft,
-        pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer,
+        pq.ParquetWriter(draft, CORRECTNESS_SCHEMA, compression="zstd") as writer,
     ):
-        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, NAMES):
-            found = [verdict(Trajectory(**row), job.config.pool) for row in rows]
-            values = [np.nan if judged is None else float(judged) for judged in found]
-            ids = {name: [row[name] for row in rows] for name in KEY}
-            writer.write_batch(pa.RecordBatch.from_pydict({**ids, "correct": values}, schema=SCHEMA))
-            count, correct, unknown = (
-                count + len(rows),
-                correct + found.count(True),
-                unknown + found.count(None),
-            )
-        if unknown == count:
-            raise LarkError(
-                f"method={job.config.method.name} needs to know which trajectories are correct, and no"
-                f" trajectory of the pool {job.config.pool.name} has an `answer` or a `correct`. Add one of"
-                " them to the pool (docs/own-pool.md), set pool.labels=vote, or choose another method."
-            )
-    return {"trajectories": count, "correct": correct, "unknown": unknown}
+        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, TRAJECTORY_COLUMNS):
+            verdicts = [verdict(Trajectory(**row), job.config.pool) for row in rows]
+            columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in KEY}
+            columns["correct"] = [np.nan if judged is None else float(judged) for judged in verdicts]
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=CORRECTNESS_SCHEMA))
+            counts.update(verdicts)
+        # Inside the block, so that a table that says nothing is not kept.
+        check_known_correctness(counts[True] + counts[False], job.config.method.name, job.config.pool.name)
+    return {"trajectories": counts.total(), "correct": counts[True], "unknown": counts[None]}

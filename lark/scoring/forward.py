@@ -26,7 +26,7 @@ from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_
 
 
 @dataclass(frozen=True)
-class Student:
+class LoadedStudent:
     """A loaded model and its LM head."""
 
     model: PreTrainedModel
@@ -37,7 +37,9 @@ class Student:
     """Whether trajectories of a pack share a common beginning."""
 
     @classmethod
-    def load(cls, path: str, student: config.Student, device: str, gradients: bool = False) -> "Student":
+    def load(
+        cls, path: str, student: config.Student, device: str, gradients: bool = False
+    ) -> "LoadedStudent":
         """The model at `path`, with frozen weights. On CPU its hidden states have gradients only if they
         are requested.
         """
@@ -48,7 +50,7 @@ class Student:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: PreTrainedModel) -> "Student":
+    def of(cls, model: PreTrainedModel) -> "LoadedStudent":
         implementation = model.config._attn_implementation
         if model.device.type == "cpu":
             separate_segments(model)
@@ -99,7 +101,7 @@ def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]
 
 @torch.no_grad()
 def response_statistics(
-    student: Student, batch: Sequence[Encoded], n_alternatives: int | None = None
+    student: LoadedStudent, batch: Sequence[Encoded], n_alternatives: int | None = None
 ) -> Iterator[TokenStatistics]:
     """Statistics of each trajectory's response tokens, in the batch's order. Prompt positions are not
     projected.
@@ -124,7 +126,7 @@ def response_statistics(
         start = stop
 
 
-def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
+def _hidden(student: LoadedStudent, batch: Sequence[Encoded]) -> list[Tensor]:
     """[T, d] for each trajectory: the hidden states that predict its response tokens."""
     found: dict[int, Tensor] = {}
     for chosen in passes(student, batch, student.shares):
@@ -133,7 +135,7 @@ def _hidden(student: Student, batch: Sequence[Encoded]) -> list[Tensor]:
     return [found[index] for index in range(len(batch))]
 
 
-def passes(student: Student, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:
+def passes(student: LoadedStudent, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:
     """Indices of the trajectories of each forward pass: on a GPU, all of them at once. `shares`: a common
     beginning is in a pass once.
     """

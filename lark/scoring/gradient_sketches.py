@@ -6,7 +6,8 @@ Both sketches drop these assumptions. They cover the matrices that write to the 
 and the head:
 
     head   1/n Σ_t (π_t - e_y) ⊗ h_t            h_t: the last hidden state that predicts token t
-    layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj; δ_t: the gradient at its output
+    layer  1/n Σ_t δ_t ⊗ a_t                    a_t: the input of o_proj or down_proj
+                                                δ_t: the gradient at its output
 
 `ForwardSketcher` (method=lark_gram) needs no backward pass: it takes e_t = (∂norm)ᵀ Wᵀ(π_t - e_y), the
 gradient behind the final norm, for δ_t in every layer, as if the layers above passed it on unchanged.
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lark.models.chat import Encoded
-from lark.scoring.forward import Student, passes
+from lark.scoring.forward import LoadedStudent, passes
 from lark.scoring.inputs import Inputs
 from lark.scoring.residuals import head_residuals
 from lark.scoring.sketches import Fold, Sizes
@@ -54,7 +55,7 @@ class Sketcher(ABC):
 
     method: str
 
-    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+    def __init__(self, student: LoadedStudent, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
         self.student = student
         self.writers = output_projections(student.model, self.method)
         weight, device = student.head.weight, student.head.weight.device
@@ -111,7 +112,7 @@ class ForwardSketcher(Sketcher):
 
     method = "lark_gram"
 
-    def __init__(self, student: Student, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
+    def __init__(self, student: LoadedStudent, sizes: Sizes, head: Sizes = HEAD, seed: int = 0) -> None:
         super().__init__(student, sizes, head, seed)
         self.norm = final_norm(student.model, self.writers, self.method)
 

@@ -16,43 +16,45 @@ from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.pool.read import read
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
+from lark.scoring.checks import check_any_correct, check_other_questions, check_validation_rows
 
 POOL_SETTING = re.compile(r"\bpool\.(?:fields|layout|incomplete)\b")
+REMOVE = "Remove the trajectory from the file, or give its text."
 RENAME = (
     "Rename the file's columns to question, response and answer, or use another layout of docs/own-pool.md:"
     " pool.fields and pool.layout do not apply to this file."
 )
-ROWS = 8192
+WIDENED = 8192
 """Vectors that are widened to fp64 at a time."""
 
 
 def sample(questions: Iterable[str], number: int, seed: int) -> list[str]:
     """The questions with the smallest hashes: a sample that does not depend on their order."""
-    distinct = dict.fromkeys(questions)
-    return sorted(distinct, key=lambda question: hashlib.sha256(f"{seed}\x1f{question}".encode()).digest())[
-        :number
-    ]
+
+    def digest(question: str) -> bytes:
+        return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()
+
+    return sorted(dict.fromkeys(questions), key=digest)[:number]
 
 
 def correct_or_all(trajectories: Sequence[Trajectory], pool: conf.Pool) -> list[Trajectory]:
-    """The correct trajectories of each question; all of those whose correctness nobody knows, if it has no
-    correct one.
-    """
-    judged = [(trajectory, verdict(trajectory, pool)) for trajectory in trajectories]
-    right = {trajectory.question_id for trajectory, is_correct in judged if is_correct}
-    return [
-        trajectory
-        for trajectory, is_correct in judged
-        if is_correct or (is_correct is None and trajectory.question_id not in right)
-    ]
+    """The correct trajectories of each question; if it has none, those that cannot be judged."""
+    verdicts = [verdict(trajectory, pool) for trajectory in trajectories]
+    pairs = list(zip(trajectories, verdicts, strict=True))
+    answered = {trajectory.question_id for trajectory, is_correct in pairs if is_correct}
+    chosen = []
+    for trajectory, is_correct in pairs:
+        if is_correct or (is_correct is None and trajectory.question_id not in answered):
+            chosen.append(trajectory)
+    return chosen
 
 
-def validation_file(asked: conf.Validation) -> Path:
+def validation_file(settings: conf.Validation) -> Path:
     """The file of method.validation.path. Raises LarkError if it does not exist."""
-    path = user_path("method.validation.path", str(asked.path))
+    path = user_path("method.validation.path", str(settings.path))
     if not path.is_file():
-        raise LarkError(f"method.validation.path={asked.path}: there is no such file.")
+        raise LarkError(f"method.validation.path={settings.path}: there is no such file.")
     return path
 
 
@@ -66,42 +68,28 @@ def validation_set(config: conf.Config) -> list[Trajectory]:
     """The trajectories of method.validation.path to compare with: the correct ones of a sample of its
     questions.
     """
-    asked, source = config.method.validation, validation_pool(config)
+    settings = config.method.validation
+    source = validation_pool(config)
     try:
-        found = list(read(source))
+        trajectories = list(read(source))
     except LarkError as error:
         raise LarkError(f"method.validation.path: {_without_pool_settings(str(error))}") from error
-    if not found:
-        raise LarkError(
-            f"method.validation.path={asked.path}: the file is empty. Give a file with trajectories."
-        )
-    names = set(sample((t.question_id for t in found), asked.questions, asked.seed))
-    kept = correct_or_all([t for t in found if t.question_id in names], source)
-    if not kept:
-        raise LarkError(
-            f"method.validation.path={asked.path}: all trajectories of {len(names)} questions are wrong, so"
-            " there is nothing to compare with. Give correct trajectories, or raise"
-            " method.validation.questions."
-        )
-    return kept
+    check_validation_rows(trajectories, settings.path)
+    questions = set(sample((t.question_id for t in trajectories), settings.questions, settings.seed))
+    sampled = [trajectory for trajectory in trajectories if trajectory.question_id in questions]
+    chosen = correct_or_all(sampled, source)
+    check_any_correct(chosen, len(questions), settings.path)
+    return chosen
 
 
 def _without_pool_settings(message: str) -> str:
     """An error of a pool's reader, with advice for a file to which the settings of the pool do not apply."""
     sentences = re.split(r"(?<=\.) (?=[A-Z])", message)
-    kept = [sentence for sentence in sentences if POOL_SETTING.search(sentence) is None]
-    if len(kept) == len(sentences):
+    applicable = [sentence for sentence in sentences if POOL_SETTING.search(sentence) is None]
+    if len(applicable) == len(sentences):
         return message
-    return " ".join(
-        [
-            *kept,
-            (
-                "Remove the trajectory from the file, or give its text."
-                if "pool.incomplete" in message
-                else RENAME
-            ),
-        ]
-    )
+    advice = REMOVE if "pool.incomplete" in message else RENAME
+    return " ".join([*applicable, advice])
 
 
 def directions(column: Iterable[bytes]) -> np.ndarray:
@@ -112,14 +100,13 @@ def directions(column: Iterable[bytes]) -> np.ndarray:
 
 def cosines(vectors: np.ndarray, target: Floats) -> Floats:
     """[R] Cosine of each of the vectors [R, m] with the target [m]; NaN for a vector of zeros."""
-    found = np.full(len(vectors), np.nan)
-    for start in range(0, len(vectors), ROWS):
-        part = vectors[start : start + ROWS].astype(np.float64)
+    result = np.full(len(vectors), np.nan)
+    for start in range(0, len(vectors), WIDENED):
+        part = vectors[start : start + WIDENED].astype(np.float64)
+        lengths = np.linalg.norm(part, axis=1) * np.linalg.norm(target)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found[start : start + ROWS] = (
-                part @ target / (np.linalg.norm(part, axis=1) * np.linalg.norm(target))
-            )
-    return found
+            result[start : start + WIDENED] = part @ target / lengths
+    return result
 
 
 def held_out_cosines(vectors: np.ndarray, norms: Floats, question: Integers, chosen: Integers) -> Floats:
@@ -129,20 +116,17 @@ def held_out_cosines(vectors: np.ndarray, norms: Floats, question: Integers, cho
     vectors [R, m]: directions. norms [R]. question [R]: codes. chosen: rows of the validation set, from at
     least two questions.
     """
-    raw = vectors[chosen].astype(np.float64) * norms[chosen, None]
-    kept = np.isfinite(raw).all(axis=1)
-    raw, chosen = raw[kept], chosen[kept]
-    own = np.unique(question[chosen])
-    if len(own) < 2:
-        raise LarkError(
-            "method=less compares each candidate with trajectories of other questions, and the validation set"
-            " has fewer than two questions with a usable trajectory. Give a file (method.validation.path), or"
-            " a pool with more correct trajectories."
-        )
-    total = raw.sum(axis=0)
-    found = cosines(vectors, total / len(raw))
-    for code in own:
-        inside = question[chosen] == code
+    gradients = vectors[chosen].astype(np.float64) * norms[chosen, None]
+    finite = np.isfinite(gradients).all(axis=1)
+    gradients = gradients[finite]
+    chosen_question = question[chosen[finite]]
+    validation_questions = np.unique(chosen_question)
+    check_other_questions(len(validation_questions))
+    total = gradients.sum(axis=0)
+    result = cosines(vectors, total / len(gradients))
+    for code in validation_questions:
+        inside = chosen_question == code
         rows = np.flatnonzero(question == code)
-        found[rows] = cosines(vectors[rows], (total - raw[inside].sum(axis=0)) / (~inside).sum())
-    return found
+        others = (total - gradients[inside].sum(axis=0)) / (~inside).sum()
+        result[rows] = cosines(vectors[rows], others)
+    return result

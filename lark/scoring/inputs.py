@@ -18,7 +18,7 @@ from lark.models.padding import right_padded
 from lark.models.varlen import Segments
 
 if TYPE_CHECKING:
-    from lark.scoring.forward import Student
+    from lark.scoring.forward import LoadedStudent
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Inputs:
     """
 
     @classmethod
-    def of(cls, student: "Student", batch: Sequence[Encoded], shares: bool | None = None) -> "Inputs":
+    def of(cls, student: "LoadedStudent", batch: Sequence[Encoded], shares: bool | None = None) -> "Inputs":
         """`shares`: whether common beginnings of neighbours are shared; None: if the student can."""
         if not student.packs:
             return cls._padded(student, batch)
         return cls._packed(student, batch, student.shares if shares is None else shares)
 
     @classmethod
-    def _padded(cls, student: "Student", batch: Sequence[Encoded]) -> "Inputs":
+    def _padded(cls, student: "LoadedStudent", batch: Sequence[Encoded]) -> "Inputs":
         ids = right_padded([encoded.ids for encoded in batch]).to(student.head.weight.device)
         own = [
             slice(row * ids.shape[1], row * ids.shape[1] + len(encoded.ids))
@@ -53,7 +53,7 @@ class Inputs:
         return cls(batch, ids, {}, own, [torch.arange(0)] * len(batch))
 
     @classmethod
-    def _packed(cls, student: "Student", batch: Sequence[Encoded], shares: bool) -> "Inputs":
+    def _packed(cls, student: "LoadedStudent", batch: Sequence[Encoded], shares: bool) -> "Inputs":
         device = student.head.weight.device
         ids: list[int] = []
         positions: list[int] = []
@@ -89,7 +89,7 @@ class Inputs:
             [token for encoded in self.batch for token in encoded.response], device=self.ids.device
         )
 
-    def run(self, student: "Student") -> Tensor:
+    def run(self, student: "LoadedStudent") -> Tensor:
         """[b, t, d] The last hidden states."""
         return last_hidden_state(student.model, self.ids, **self.arguments)
 

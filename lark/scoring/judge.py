@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lark.errors import LarkError
 from lark.generation.journal import read
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.scoring import judge_prompts as prompts
-from lark.scoring.methods import JUDGE_TABLE
+from lark.scoring.checks import check_verdicts
+from lark.scoring.sources import JUDGE_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Counts, Job
 
@@ -39,14 +40,17 @@ BARE_SCORE = re.compile(rf"""(?<!\\)(["'])overall_score\1\s*:\s*(["']?)(?P<numbe
 """The score in broken JSON. Something must follow the number: at the end of an answer, its last digits may
 be cut off.
 """
-MISSING: Mapping[str, Any] = {}
+INVALID = (
+    "          %(invalid)d of %(trajectories)d answers of the judge were not valid and count as missing; "
+    "%(cut)d responses were cut to fit its context"
+)
 LONGEST_VERDICT = 20_000
 """Characters of an answer that are searched for JSON."""
 
 
 def user_turn(style: str, question: str, response: str) -> str:
     """The judge's prompt."""
-    template = prompts.JUDGE if style == "paper" else prompts.JUDGE_BRIEF
+    template = prompts.PAPER_PROMPT if style == "paper" else prompts.BRIEF_PROMPT
     before, _, rest = template.partition("{question}")
     between, _, after = rest.partition("{reasoning_to_evaluate}")
     return f"{before}{question.strip()}{between}{response.strip()}{after}"
@@ -100,12 +104,11 @@ def overall_score(answer: str) -> float | None:
             continue
         if isinstance(value, dict) and "overall_score" in value:
             return _in_range(value["overall_score"])
-    found = (
-        {match["number"] for match in BARE_SCORE.finditer(answer, max(answer.find("{"), 0))}
-        if "{" in answer
-        else set()
-    )
-    return _in_range(found.pop()) if len(found) == 1 else None
+    start = answer.find("{")
+    if start < 0:
+        return None
+    numbers = {match["number"] for match in BARE_SCORE.finditer(answer, start)}
+    return _in_range(numbers.pop()) if len(numbers) == 1 else None
 
 
 def _in_range(score: Any) -> float | None:
@@ -138,24 +141,21 @@ def known_verdicts(folder: Path, report: bool = False) -> dict[str, Mapping[str,
     `report`: log which lines are left out.
     """
     lost: list[str] = []
-    known: dict[str, Mapping[str, Any]] = {}
+    verdicts: dict[str, Mapping[str, Any]] = {}
     for row in read(folder.glob("*.jsonl"), folder.name, _problem, lost):
-        known.setdefault(row["key"], {**row, "score": overall_score(row["answer"])})
+        verdicts.setdefault(row["key"], {**row, "score": overall_score(row["answer"])})
     if lost and report:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         log.warning(
             "%s: %s%s. The judge is asked again for this verdict if it is needed.", folder, lost[0], more
         )
-    return known
+    return verdicts
 
 
 def _problem(row: Mapping[str, Any]) -> str | None:
-    whole = (
-        isinstance(row.get("key"), str)
-        and isinstance(row.get("answer"), str)
-        and isinstance(row.get("cut"), bool)
-    )
-    return None if whole else "this is not a verdict"
+    types = {"key": str, "answer": str, "cut": bool}
+    is_verdict = all(isinstance(row.get(name), kind) for name, kind in types.items())
+    return None if is_verdict else "this is not a verdict"
 
 
 def forget(artifact: Path) -> None:
@@ -167,29 +167,22 @@ def collect(job: Job, asked: Counts) -> Counts:
     """`judge.parquet`: question_id, candidate_id, judge (NaN where the judge gave no valid answer), valid,
     cut.
     """
-    pool, artifact = job.inputs["pool"], job.folder
-    known = known_verdicts(verdicts_folder(artifact))
-    parts = []
-    for rows in pools.row_groups(pool / pools.FILE, pools.TEXT_COLUMNS):
-        verdicts = [known.get(key(row["question"], response_text(row)), MISSING) for row in rows]
-        if MISSING in verdicts:
-            raise LarkError(
-                f"{verdicts_folder(artifact)}: verdicts are missing or damaged, e.g. that of question "
-                f"{rows[verdicts.index(MISSING)]['question_id']}. Run the same command again to ask for them."
-            )
-        scores = [math.nan if v["score"] is None else v["score"] for v in verdicts]
-        parts.append(
-            pd.DataFrame(
-                {
-                    **{name: [row[name] for row in rows] for name in ("question_id", "candidate_id")},
-                    "judge": scores,
-                    "valid": [v["score"] is not None for v in verdicts],
-                    "cut": [v["cut"] for v in verdicts],
-                }
-            )
-        )
-    table = pd.concat(parts, ignore_index=True)
-    with atomic(artifact / JUDGE_TABLE.file) as draft:
+    folder = verdicts_folder(job.folder)
+    verdicts = known_verdicts(folder)
+    columns: defaultdict[str, list[Any]] = defaultdict(list)
+    for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS):
+        keys = [key(row["question"], response_text(row)) for row in rows]
+        missing = [row["question_id"] for row, name in zip(rows, keys, strict=True) if name not in verdicts]
+        check_verdicts(folder, missing)
+        for row, name in zip(rows, keys, strict=True):
+            score = verdicts[name]["score"]
+            columns["question_id"].append(row["question_id"])
+            columns["candidate_id"].append(row["candidate_id"])
+            columns["judge"].append(math.nan if score is None else score)
+            columns["valid"].append(score is not None)
+            columns["cut"].append(verdicts[name]["cut"])
+    table = pd.DataFrame(columns)
+    with atomic(job.folder / JUDGE_TABLE.file) as draft:
         table.to_parquet(draft, index=False)
     counts = {
         "trajectories": len(table),
@@ -197,9 +190,5 @@ def collect(job: Job, asked: Counts) -> Counts:
         "cut": int(table["cut"].sum()),
     }
     if counts["invalid"] or counts["cut"]:
-        log.warning(
-            "          %(invalid)d of %(trajectories)d answers of the judge were not valid and count as missing; "
-            "%(cut)d responses were cut to fit its context",
-            counts,
-        )
+        log.warning(INVALID, counts)
     return {**asked, **counts}

@@ -1,6 +1,6 @@
 """Prompts of the judge (method=llm_judge)."""
 
-JUDGE = """\
+PAPER_PROMPT = """\
 You are a meticulous and highly critical evaluator of AI reasoning. Your primary goal is to identify and quantify subtle \
 flaws, logical gaps, inefficiencies, and hidden assumptions. Do not default to a high score. Your starting assumption \
 should be critical, and you must rigorously justify every point awarded.
@@ -48,7 +48,7 @@ Your output must be a single, valid JSON object with:
 }"""
 """The judge's user turn, word for word (paper, App. C.2)."""
 
-JUDGE_BRIEF = """\
+BRIEF_PROMPT = """\
 Problem: {question}
 
 Reasoning: {reasoning_to_evaluate}

@@ -1,5 +1,4 @@
-"""LARK's score (paper, Section 4.2), the g* that it estimates, and sums over the trajectories of each
-question. Pure functions, no I/O.
+"""LARK's score (paper, Section 4.2) and the g* that it estimates. Pure functions, no I/O.
 
 Rows are trajectories in any order; a label per row names its question. Results do not depend on the order
 of the rows, not even in the last bit: sums are taken over rows sorted by value.
@@ -7,14 +6,8 @@ of the rows, not even in the last bit: sums are taken over rows sorted by value.
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from lark.errors import LarkError
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Labels = npt.ArrayLike
-"""Integers or strings, one per row."""
+from lark.scoring.by_question import Floats, Labels, encode, group_sum
 
 
 def learnability_score(loss: npt.ArrayLike, rho: npt.ArrayLike, question: Labels) -> Floats:
@@ -60,16 +53,3 @@ def exact_score(gram: Floats, losses: Floats) -> Floats:
     homogeneous.
     """
     return rate_gradient(gram, losses, uniform(len(losses)))
-
-
-def group_sum(values: Floats, codes: Integers, groups: int) -> Floats:
-    """[groups] sums of `values` [R] by code, added up in the order of the rows: sort them first."""
-    return np.bincount(codes, weights=values, minlength=groups).astype(np.float64, copy=False)
-
-
-def encode(labels: Labels) -> tuple[Integers, npt.NDArray]:
-    """Each row's label as an index into the sorted distinct labels, and those labels."""
-    codes, distinct = pd.factorize(np.asarray(labels), sort=True)
-    if np.any(codes < 0):
-        raise LarkError("A trajectory has no question_id or candidate_id: every row of the pool needs both.")
-    return codes.astype(np.int64), np.asarray(distinct)

@@ -20,8 +20,10 @@ the turn to the last. Text that truncation cuts off belongs to no step.
 
 import copy
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,15 @@ from lark.errors import LarkError, first_line
 from lark.models.chat import Encoded
 from lark.models.head import last_hidden_state
 from lark.models.padding import right_padded
-from lark.scoring.forward import Student, batches, response_statistics
+from lark.scoring.forward import LoadedStudent, batches, response_statistics
+from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, naming
 from lark.scoring.sentences import SPLITTERS, token_steps
+from lark.scoring.sources import LOCAL_TABLE
 from lark.scoring.statistics import token_statistics
 
 log = logging.getLogger(__name__)
+
+SLOWER = "Every block is run after the full prompt, which is slower: %s"
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def local_naturalness(surprisal: np.ndarray, steps: Sequence[int]) -> float:
 class LocalScorer:
     """Runs blocks through a student."""
 
-    def __init__(self, student: Student, m: int, budget: int) -> None:
+    def __init__(self, student: LoadedStudent, m: int, budget: int) -> None:
         """`m`: steps of context. `budget`: tokens in one batch, including prompts and padding."""
         self.student = student
         self.m = m
@@ -92,24 +98,25 @@ class LocalScorer:
         `advance` is called after each batch with the batch's share of the group's tokens.
         """
         prompt = group[0].ids[: group[0].prompt_length]
-        found = [np.full(encoded.n_response, np.nan) for encoded in group]
+        surprisals = [np.full(encoded.n_response, np.nan) for encoded in group]
         todo = [(index, block) for index, numbers in enumerate(steps) for block in blocks(numbers, self.m)]
-        sizes = [len(prompt) + block.stop - block.start for _, block in todo]
-        total = sum(block.stop - block.start for _, block in todo)
+        sizes = [block.stop - block.start for _, block in todo]
         shared = self.continues and len(prompt) > 1
         cache = prompt_cache(self.student, prompt) if shared else None
-        for batch in batches(sizes, self.budget, padded=shared or not self.student.packs):
-            chosen = [todo[i] for i in batch]
-            sequences = [
-                group[index].ids[len(prompt) + block.start : len(prompt) + block.stop]
-                for index, block in chosen
-            ]
-            scored = [block.scored - block.start for _, block in chosen]
+        padded = shared or not self.student.packs
+        for batch in batches([len(prompt) + size for size in sizes], self.budget, padded):
+            sequences = []
+            scored = []
+            for index, block in (todo[i] for i in batch):
+                response = group[index].ids[len(prompt) :]
+                sequences.append(response[block.start : block.stop])
+                scored.append(block.scored - block.start)
             values = self._run(prompt, cache, sequences, scored)
-            for (index, block), surprisal in zip(chosen, values, strict=True):
-                found[index][block.scored : block.stop] = surprisal
-            advance(sum(map(len, sequences)) / total)
-        return found
+            for i, surprisal in zip(batch, values, strict=True):
+                index, block = todo[i]
+                surprisals[index][block.scored : block.stop] = surprisal
+            advance(sum(map(len, sequences)) / sum(sizes))
+        return surprisals
 
     @torch.no_grad()
     def _run(
@@ -120,29 +127,50 @@ class LocalScorer:
         scored: list[int],
     ) -> Iterator[np.ndarray]:
         """Surprisals of the tokens from `scored` on of each sequence that follows the prompt."""
+        pairs = list(zip(sequences, scored, strict=True))
         if cache is None:
-            whole = [
-                Encoded([*prompt, *ids], len(prompt) + first, truncated=False)
-                for ids, first in zip(sequences, scored, strict=True)
-            ]
-            statistics = response_statistics(self.student, whole)
-            yield from (each.surprisal.double().cpu().numpy() for each in statistics)
+            full = [Encoded([*prompt, *ids], len(prompt) + first, truncated=False) for ids, first in pairs]
+            for statistics in response_statistics(self.student, full):
+                yield statistics.surprisal.double().cpu().numpy()
             return
         hidden = continued(self.student, cache, prompt[-1], sequences)
         # Position 0 is the prompt's last token, so position i predicts the sequence's token i.
-        rows = [
-            hidden[row, first : len(ids)]
-            for row, (ids, first) in enumerate(zip(sequences, scored, strict=True))
-        ]
-        targets = torch.tensor(
-            [token for ids, first in zip(sequences, scored, strict=True) for token in ids[first:]]
-        )
+        rows = [hidden[row, first : len(ids)] for row, (ids, first) in enumerate(pairs)]
+        targets = torch.tensor([token for ids, first in pairs for token in ids[first:]])
         surprisal = token_statistics(torch.cat(rows), targets.to(hidden.device), self.student.head).surprisal
-        yield from (part.double().cpu().numpy() for part in surprisal.split([len(row) for row in rows]))
+        for part in surprisal.split([len(row) for row in rows]):
+            yield part.double().cpu().numpy()
+
+
+def score_locally(
+    scorer: LocalScorer, rows: Rows, encoded: Sequence[Encoded], local_steps: str, advance: Advance
+) -> dict[str, Content]:
+    """One row per trajectory, in the pool's order. Trajectories that share a prompt are run together."""
+    score = np.full(len(rows), np.nan)
+    n_steps = np.zeros(len(rows), dtype=np.int64)
+    by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, e in enumerate(encoded):
+        if e.n_response > 0:
+            by_prompt[tuple(e.ids[: e.prompt_length])].append(index)
+    for indices in by_prompt.values():
+        group = [encoded[index] for index in indices]
+        steps = [steps_of(e, local_steps) for e in group]
+        work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
+        with naming(rows, indices):
+            surprisals = scorer.surprisals(group, steps, partial(_advance_share, advance, work))
+        for index, surprisal, numbers in zip(indices, surprisals, steps, strict=True):
+            score[index] = local_naturalness(surprisal, numbers)
+            n_steps[index] = numbers[-1] + 1
+    table = id_table(rows, encoded, n_steps=n_steps, local_naturalness=score)
+    return {LOCAL_TABLE.name: as_arrow(table)}
+
+
+def _advance_share(advance: Advance, work: int, share: float) -> None:
+    advance(share * work)
 
 
 @torch.no_grad()
-def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
+def prompt_cache(student: LoadedStudent, prompt: Sequence[int]) -> DynamicCache:
     """Keys and values of the prompt without its last token, whose hidden state predicts the first response
     token.
     """
@@ -152,46 +180,48 @@ def prompt_cache(student: Student, prompt: Sequence[int]) -> DynamicCache:
     return cache
 
 
-def continued(student: Student, cache: DynamicCache, last: int, sequences: Sequence[Sequence[int]]) -> Tensor:
+def continued(
+    student: LoadedStudent, cache: DynamicCache, last: int, sequences: Sequence[Sequence[int]]
+) -> Tensor:
     """[sequences, longest, d] Hidden states of the prompt's last token followed by each sequence, padded on
     the right.
     """
-    own = copy.deepcopy(cache)
-    own.batch_repeat_interleave(len(sequences))
+    # A pass appends to its cache, and the next batch continues from the prompt again.
+    copies = copy.deepcopy(cache)
+    copies.batch_repeat_interleave(len(sequences))
     # The last token of a sequence predicts nothing that is scored.
     ids = right_padded([[last, *sequence[:-1]] for sequence in sequences])
-    return _run_with(student, own, ids.to(student.head.weight.device))
+    return _run_with(student, copies, ids.to(student.head.weight.device))
 
 
-def _run_with(student: Student, cache: DynamicCache, ids: Tensor) -> Tensor:
+def _run_with(student: LoadedStudent, cache: DynamicCache, ids: Tensor) -> Tensor:
     output: Any = student.model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
     hidden: Tensor = output.last_hidden_state
     return hidden
 
 
 @torch.no_grad()
-def can_continue(student: Student) -> bool:
+def can_continue(student: LoadedStudent) -> bool:
     """Whether blocks that continue from the prompt's keys get the same hidden states as after the full
     prompt.
     """
-    device, vocabulary = student.head.weight.device, student.head.vocabulary
+    vocabulary = student.head.vocabulary
     prompt = [i % vocabulary for i in range(9)]
     sequences = [[(7 * i + j) % vocabulary for i in range(size)] for j, size in enumerate((6, 11, 1))]
     try:
         hidden = continued(student, prompt_cache(student, prompt), prompt[-1], sequences)
     except (AttributeError, LarkError, RuntimeError, TypeError, ValueError) as error:
-        log.warning("Every block is run after the full prompt, which is slower: %s", first_line(error))
+        log.warning(SLOWER, first_line(error))
         return False
-    off = 0.0
+    deviation = 0.0
     for row, sequence in enumerate(sequences):
-        alone = last_hidden_state(student.model, torch.tensor([[*prompt, *sequence[:-1]]], device=device))[0]
-        ours, theirs = hidden[row, : len(sequence)].float(), alone[len(prompt) - 1 :].float()
-        off = max(off, float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)))
+        ids = torch.tensor([[*prompt, *sequence[:-1]]], device=student.head.weight.device)
+        expected = last_hidden_state(student.model, ids)[0, len(prompt) - 1 :].float()
+        difference = hidden[row, : len(sequence)].float() - expected
+        relative = difference.abs().max() / expected.abs().max().clamp_min(1e-6)
+        deviation = max(deviation, float(relative))
     tolerance = 1e-4 if student.head.weight.dtype in (torch.float32, torch.float64) else 5e-2
-    if not off <= tolerance:
-        log.warning(
-            "Every block is run after the full prompt, which is slower: continuing from its keys is off by %.1e",
-            off,
-        )
+    if not deviation <= tolerance:
+        log.warning(SLOWER, f"continuing from its keys is off by {deviation:.1e}")
         return False
     return True

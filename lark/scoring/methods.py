@@ -1,4 +1,4 @@
-"""The registry of selection methods. Each turns what is known about a trajectory into one score.
+"""The registry of selection methods. Each turns data about a trajectory into one score.
 
 A method is data plus one function. To add one: write its function here, add it to `METHODS`, and add
 `conf/method/<name>.yaml`. A method's options are keyword arguments of its function (`options:` in the YAML
@@ -24,128 +24,16 @@ file). Functions see only candidates with at least one response token, in any or
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from lark.errors import LarkError
-from lark.scoring.learnability import Floats, Labels, encode, group_sum, learnability_score
-from lark.scoring.options import converted
-from lark.store.store import Kind
-
-LENGTHS_TABLE = Kind("lengths", 2, "lengths.parquet")
-SCORES_TABLE = Kind("scores", 1, "scores.parquet")
-LOCAL_TABLE = Kind("local", 1, "local.parquet")
-TEXT_TABLE = Kind("text", 1, "text.parquet")
-JUDGE_TABLE = Kind("judge", 3, "judge.parquet")
-GRAM_TABLE = Kind("gram", 1, "gram.parquet")
-EXACT_TABLE = Kind("exact", 1, "exact.parquet")
-FEATURES_TABLE = Kind("features", 1, "features.parquet")
-"""Short vectors of the trajectories' gradients, which the pass `exact` writes for methods that need them."""
-INFLUENCE_TABLE = Kind("influence", 1, "influence.parquet")
-UNPROMPTED_TABLE = Kind("unprompted", 1, "unprompted.parquet")
-CORRECTNESS_TABLE = Kind("correctness", 1, "correctness.parquet")
-ENTROPY_TABLE = Kind("entropy", 1, "entropy.parquet")
-"""Mean entropies of the student's distribution, which the scoring pass writes for methods that need them."""
-TOP50_TABLE = Kind("top50", 1, "top50.parquet")
-"""Residuals over the 50 most likely tokens, which the scoring pass writes for methods that need them."""
-TOKENS = Kind("tokens", 2)
-"""Statistics of every token, which the scoring pass writes if `scoring.tokens` is set
-(lark/scoring/tokens.py).
-"""
-TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Data about every trajectory: the artifact that contains it (None: a file of the user) and its
-    columns.
-    """
-
-    kind: Kind | None
-    columns: tuple[str, ...]
-
-
-SOURCES: dict[str, Source] = {
-    "lengths": Source(LENGTHS_TABLE, ("n_tokens",)),
-    "statistics": Source(SCORES_TABLE, ("n_tokens", "nll", "brier", "rank_sum")),
-    "entropy": Source(ENTROPY_TABLE, ("entropy", "renyi2")),
-    "top50": Source(TOP50_TABLE, ("top50_residual",)),
-    "unprompted": Source(UNPROMPTED_TABLE, ("unprompted_nll",)),
-    "correctness": Source(CORRECTNESS_TABLE, ("correct",)),
-    "local": Source(LOCAL_TABLE, ("local_naturalness",)),
-    "gram": Source(GRAM_TABLE, ("g_gram",)),
-    "exact": Source(EXACT_TABLE, ("g_exact", "gradient_norm")),
-    "influence": Source(INFLUENCE_TABLE, ("influence",)),
-    "judge": Source(JUDGE_TABLE, ("judge",)),
-    "external": Source(None, ("external",)),
-    "text": Source(TEXT_TABLE, TEXT_COLUMNS),
-}
-"""The possible values of `Method.needs`."""
-RESERVED = frozenset(
-    {
-        "method",
-        "weighting",
-        "budget",
-        "teacher",
-        "scores",
-        "higher_is_better",
-        "reverse",
-        "share_weights",
-        "whole_weights",
-    }
-)
-"""Names in a selection's fingerprint, which an option must not take."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """How candidates are ranked."""
-
-    name: str
-    needs: frozenset[str]
-    """Keys of SOURCES. `lengths` is always available: a candidate has at least one response token (decision
-    13).
-    """
-    function: Callable[..., Floats]
-    """Takes candidates, and options as keyword arguments. Returns one score per row, NaN or infinite where
-    it is undefined.
-    """
-    higher_is_better: bool = True
-
-    def score(self, trajectories: pd.DataFrame, options: Mapping[str, Any] | None = None) -> Floats:
-        """[R] One score per row; NaN where the trajectory has no response token or the score is undefined."""
-        wanted = {
-            "question_id",
-            "candidate_id",
-            "n_tokens",
-            *(column for source in self.needs for column in SOURCES[source].columns),
-        }
-        missing = sorted(wanted - set(trajectories.columns))
-        if missing:
-            raise LarkError(
-                f"method={self.name} needs the column(s) {', '.join(missing)}, which the scores lack."
-            )
-        arguments = self.check(options or {})
-        candidate = trajectories["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan) > 0
-        score = np.full(len(trajectories), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score[candidate] = self.function(trajectories[candidate], **arguments)
-        score[np.isinf(score)] = np.nan
-        return score
-
-    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options in the types that the function declares. Refuses those that it does not take."""
-        for name in options:
-            if name in RESERVED:
-                raise LarkError(
-                    f"method.options.{name}: an option cannot have this name; rename it in"
-                    f" method={self.name}."
-                )
-        return converted(options, self.function, self.name)
+from lark.scoring.by_question import Floats, z_score
+from lark.scoring.learnability import learnability_score
+from lark.scoring.selection_method import SelectionMethod
+from lark.scoring.sources import TEXT_COLUMNS
 
 
 def _column(trajectories: pd.DataFrame, name: str) -> Floats:
@@ -251,31 +139,12 @@ def rule_quality(trajectories: pd.DataFrame) -> Floats:
     """0.30 z(words) + 0.20 z(self-verification) + 0.25 z(exploration) + 0.25 z(granularity), LIMO-style
     (App. C.2).
     """
+    question = trajectories["question_id"]
     length, check, explore, granularity = (
-        z_score(_column(trajectories, name), trajectories["question_id"]) for name in TEXT_COLUMNS
+        z_score(_column(trajectories, name), question) for name in TEXT_COLUMNS
     )
-    # Written out: a matrix product may round a row differently depending on its position, which would then
-    # break ties.
+    # Written out: a matrix product may round a row differently depending on its position, and break ties.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity
-
-
-def z_score(values: Floats, question: Labels) -> Floats:
-    """[R] (x - mean) / std within each question, 0 where all candidates are equal.
-
-    This is the population standard deviation. The sample's would scale a question's scores by one factor
-    and select the same.
-    """
-    codes, labels = encode(question)
-    order = np.lexsort((values, codes))
-    values, codes = values[order], codes[order]
-    count = np.bincount(codes, minlength=len(labels))
-    # Relative to the smallest value: otherwise, rounding in the mean would give equal values a spread.
-    values = values - values[np.cumsum(count) - count][codes]
-    deviation = values - (group_sum(values, codes, len(labels)) / count)[codes]
-    spread = np.sqrt(group_sum(deviation**2, codes, len(labels)) / count)[codes]
-    score = np.zeros_like(deviation)
-    score[order] = np.divide(deviation, spread, out=np.zeros_like(deviation), where=spread > 0)
-    return score
 
 
 def llm_judge(trajectories: pd.DataFrame) -> Floats:
@@ -337,8 +206,8 @@ def lark_exact(trajectories: pd.DataFrame) -> Floats:
 
 
 def gnorm(trajectories: pd.DataFrame) -> Floats:
-    """||grad l_k||, the norm of the gradient (GraNd at the student's weights: Paul et al., 2021, arXiv:2107.07075), from the
-    sketches of `lark_exact`.
+    """||grad l_k||, the norm of the gradient (GraNd at the student's weights: Paul et al., 2021,
+    arXiv:2107.07075), from the sketches of `lark_exact`.
     """
     return _column(trajectories, "gradient_norm")
 
@@ -359,44 +228,43 @@ def external(trajectories: pd.DataFrame) -> Floats:
     return _column(trajectories, "external")
 
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, SelectionMethod] = {
     method.name: method
     for method in (
-        Method("lark", frozenset({"statistics"}), lark),
-        Method("random", frozenset({"lengths"}), random),
-        Method("token_length", frozenset({"lengths"}), token_length),
-        Method("shortest", frozenset({"lengths"}), shortest, higher_is_better=False),
-        Method("rule_quality", frozenset({"text"}), rule_quality),
-        Method("llm_judge", frozenset({"judge"}), llm_judge),
-        Method("grape", frozenset({"statistics"}), grape),
-        Method("local_naturalness", frozenset({"local"}), local_naturalness),
-        Method("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
-        Method("medium_loss", frozenset({"statistics"}), medium_loss, higher_is_better=False),
-        Method("correct_then_likely", frozenset({"statistics", "correctness"}), correct_then_likely),
-        Method("ifd", frozenset({"statistics", "unprompted"}), ifd),
-        Method("lark_top50", frozenset({"statistics", "top50"}), lark_top50),
-        Method("lark_gram", frozenset({"gram"}), lark_gram),
-        Method("lark_exact", frozenset({"exact"}), lark_exact),
-        Method("gnorm", frozenset({"exact"}), gnorm),
-        Method("less", frozenset({"exact", "influence"}), less),
-        Method("entropy", frozenset({"entropy"}), entropy),
-        Method("renyi2", frozenset({"entropy"}), renyi2),
-        Method("external", frozenset({"external"}), external),
-        Method("inverse_loss", frozenset({"statistics"}), inverse_loss),
-        Method("brier", frozenset({"statistics"}), brier),
-        Method("rho", frozenset({"statistics"}), rho),
+        SelectionMethod("lark", frozenset({"statistics"}), lark),
+        SelectionMethod("random", frozenset({"lengths"}), random),
+        SelectionMethod("token_length", frozenset({"lengths"}), token_length),
+        SelectionMethod("shortest", frozenset({"lengths"}), shortest, higher_is_better=False),
+        SelectionMethod("rule_quality", frozenset({"text"}), rule_quality),
+        SelectionMethod("llm_judge", frozenset({"judge"}), llm_judge),
+        SelectionMethod("grape", frozenset({"statistics"}), grape),
+        SelectionMethod("local_naturalness", frozenset({"local"}), local_naturalness),
+        SelectionMethod("rsr", frozenset({"statistics"}), rsr, higher_is_better=False),
+        SelectionMethod("medium_loss", frozenset({"statistics"}), medium_loss, higher_is_better=False),
+        SelectionMethod("correct_then_likely", frozenset({"statistics", "correctness"}), correct_then_likely),
+        SelectionMethod("ifd", frozenset({"statistics", "unprompted"}), ifd),
+        SelectionMethod("lark_top50", frozenset({"statistics", "top50"}), lark_top50),
+        SelectionMethod("lark_gram", frozenset({"gram"}), lark_gram),
+        SelectionMethod("lark_exact", frozenset({"exact"}), lark_exact),
+        SelectionMethod("gnorm", frozenset({"exact"}), gnorm),
+        SelectionMethod("less", frozenset({"exact", "influence"}), less),
+        SelectionMethod("entropy", frozenset({"entropy"}), entropy),
+        SelectionMethod("renyi2", frozenset({"entropy"}), renyi2),
+        SelectionMethod("external", frozenset({"external"}), external),
+        SelectionMethod("inverse_loss", frozenset({"statistics"}), inverse_loss),
+        SelectionMethod("brier", frozenset({"statistics"}), brier),
+        SelectionMethod("rho", frozenset({"statistics"}), rho),
     )
 }
 
 
-def find_method(name: str, higher_is_better: bool = True, reverse: bool = False) -> Method:
-    """The method called `name`. `higher_is_better` applies only to `external`; the direction of the others
-    is fixed.
+def find_method(name: str, higher_is_better: bool = True, reverse: bool = False) -> SelectionMethod:
+    """The method called `name`. `reverse`: in the opposite direction (method.reverse=true).
 
-    `reverse`: the opposite direction (method.reverse=true).
+    `higher_is_better` applies only to `external`; the direction of the others is fixed.
     """
     if name not in METHODS:
         raise LarkError(f"method={name}: choose one of {', '.join(METHODS)}.")
-    found = METHODS[name]
-    upwards = higher_is_better if name == "external" else found.higher_is_better
-    return replace(found, higher_is_better=upwards != reverse)
+    method = METHODS[name]
+    upwards = higher_is_better if name == "external" else method.higher_is_better
+    return replace(method, higher_is_better=upwards != reverse)

@@ -21,12 +21,16 @@ from torch import Tensor
 
 from lark.models.head import Head, LogitRule, mixes
 from lark.scoring.sketches import Fold
-from lark.scoring.statistics import COMPILE_FROM, CPU_TILE, check_bounds, check_inputs, log_uncompiled
+from lark.scoring.statistics import (
+    COMPILE_FROM,
+    CPU_TILE,
+    GPU_TILE,
+    check_bounds,
+    check_inputs,
+    log_uncompiled,
+)
 
-GPU_TILE = (2048, 4096)
-"""Tokens and words of a tile on a GPU: 32 MiB of logits."""
-
-Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+WeighTile = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """(logits [R, C] of the wrong tokens, m [R]): the new m [R], exp(z - m) [R, C] and its sums [R]."""
 
 
@@ -116,14 +120,14 @@ class _Sweep:
 
 
 def weigh(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`Weigh` in plain PyTorch."""
+    """`WeighTile` in plain PyTorch."""
     largest = torch.maximum(m, logits.amax(1))
     weights = (logits - largest[:, None]).exp()
     return largest, weights, weights.sum(1)
 
 
 @cache
-def _compiled() -> Weigh | None:
+def _compiled() -> WeighTile | None:
     """`weigh`, compiled for the CPU's tile, tried once; None where it cannot be compiled."""
     compiled = torch.compile(weigh, fullgraph=True, dynamic=False)
     try:

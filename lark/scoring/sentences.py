@@ -3,11 +3,11 @@
 
 Steps partition the text: `"".join(split_steps(text)) == text`. A sentence ends
 - after a newline outside formulas; the blank lines that follow belong to it too;
-- after `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close there, when a space follows and it ends a
-  sentence: not after an abbreviation, the label of a list item, or a factorial;
+- after `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close there, when a space follows and
+  it ends a sentence: not after an abbreviation, the label of a list item, or a factorial;
 - after `。`, `！`, `？`, which need no space.
-The space between two sentences belongs to the second, as in the tokens of most vocabularies. If it belonged to the first,
-the token " Then" would be scored as the first sentence's last word.
+The space between two sentences belongs to the second, as in the tokens of most vocabularies. If it belonged
+to the first, the token " Then" would be scored as the first sentence's last word.
 
 Nothing is split inside `$...$`, `$$...$$`, `\\(...\\)`, `\\[...\\]` and `\\begin...\\end`. A delimiter that
 is never closed opens no formula, and neither dollars nor `\\(` extend across a blank line, as in TeX: a
@@ -26,7 +26,8 @@ import numpy as np
 NEWLINES = "\n\r\u2028\u2029"
 CLOSERS = r"[\"'”’»)\]}*_`]*"
 BREAK = re.compile(
-    rf"(?P<newline>[{NEWLINES}](?:\s*[{NEWLINES}])?)"  # with blank lines, without the indentation of the next line
+    # With blank lines, without the indentation of the next line.
+    rf"(?P<newline>[{NEWLINES}](?:\s*[{NEWLINES}])?)"
     r"|(?P<wide>[。！？｡]+[”’」』）】》〉\"')]*)"
     rf"|(?P<mark>[.!?…]+){CLOSERS}"
 )
@@ -48,25 +49,8 @@ LONGEST_ABBREVIATION = 8
 DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
 TITLES = frozenset({"Dr", "Mr", "Mrs", "Ms", "Prof", "St"})  # with a capital only: "5 ms." ends a sentence
 NEVER_LAST = frozenset(
-    {
-        "e.g",
-        "i.e",
-        "eg",
-        "ie",
-        "cf",
-        "vs",
-        "viz",
-        "resp",
-        "approx",
-        "w.r.t",
-        "s.t",
-        "fig",
-        "figs",
-        "eq",
-        "eqs",
-        "eqn",
-    }
-    | {"eqns", "thm", "lem", "prop", "cor", "def", "ch", "vol", "pp"}
+    {"e.g", "i.e", "eg", "ie", "cf", "vs", "viz", "resp", "approx", "w.r.t", "s.t", "fig"}
+    | {"figs", "eq", "eqs", "eqn", "eqns", "thm", "lem", "prop", "cor", "def", "ch", "vol", "pp"}
 )
 NUMBERED = frozenset({"no", "nos", "sec", "ex", "p"})
 """Abbreviations before a number, ordinary words otherwise."""

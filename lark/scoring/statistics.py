@@ -59,8 +59,11 @@ as the whole one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024
 not compiled.
 """
 
-GPU_TILE = (4096, 8192)
+KERNEL_TILE = (4096, 8192)
 """Tokens and words of a tile of the CUDA kernel: 128 MiB of logits."""
+
+GPU_TILE = (2048, 4096)
+"""Tokens and words of a tile on a GPU without the kernel: 32 MiB of logits."""
 
 CPU_GOLD = 256
 """Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152
@@ -246,9 +249,9 @@ def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
     if backend == "triton":
         from lark.scoring import triton_kernel  # noqa: PLC0415 (Triton may be absent where there is no GPU)
 
-        return Tiling(*GPU_TILE, triton_kernel.absorb_tile)
+        return Tiling(*KERNEL_TILE, triton_kernel.absorb_tile)
     if hidden.is_cuda:
-        return Tiling(2048, 4096, absorb_tile)
+        return Tiling(*GPU_TILE, absorb_tile)
     compiled = _compiled() if backend == "torch" else None
     return compiled or Tiling(CPU_TILE, CPU_TILE, absorb_tile)
 
@@ -258,10 +261,8 @@ def _kernel_runs(device: torch.device) -> bool:
     """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a
     C compiler.
     """
-    logits, target = (
-        torch.zeros(1, GPU_TILE[1], device=device),
-        torch.zeros(1, dtype=torch.int64, device=device),
-    )
+    logits = torch.zeros(1, KERNEL_TILE[1], device=device)
+    target = torch.zeros(1, dtype=torch.int64, device=device)
     try:
         from lark.scoring import triton_kernel  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ down_proj), and the wrong number for any other. So the sum is checked on a few t
 scored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,23 +32,28 @@ def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linea
     others.
     """
     layers = getattr(model.base_model, "layers", None)
-    found: dict[str, Linear] = {}
-    for number, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        raise _unsupported(model, method, "it has no list of decoder layers called `layers`")
+    writers: dict[str, Linear] = {}
+    for number, layer in enumerate(layers):
         linear = {name: part for name, part in layer.named_modules() if isinstance(part, Linear)}
         for writer in WRITERS:
-            own = [name for name in linear if name.rpartition(".")[2] == writer]
-            if len(own) != 1:
-                raise LarkError(
-                    _refused(
-                        model, method, f"layer {number} has {len(own)} projections called {writer}, not one"
-                    )
-                )
-            found[f"{number}.{own[0]}"] = linear[own[0]]
-    if not found:
-        raise LarkError(_refused(model, method, "it has no list of decoder layers called `layers`"))
+            names = [name for name in linear if name.rpartition(".")[2] == writer]
+            _check_one(model, method, number, writer, names)
+            writers[f"{number}.{names[0]}"] = linear[names[0]]
+    _check_no_bias(model, method)
+    return writers
+
+
+def _check_one(model: "PreTrainedModel", method: str, number: int, writer: str, names: Sequence[str]) -> None:
+    if len(names) != 1:
+        reason = f"layer {number} has {len(names)} projections called {writer}, not one"
+        raise _unsupported(model, method, reason)
+
+
+def _check_no_bias(model: "PreTrainedModel", method: str) -> None:
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
-        raise LarkError(_refused(model, method, "its head has a bias"))
-    return found
+        raise _unsupported(model, method, "its head has a bias")
 
 
 def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str) -> nn.Module:
@@ -57,27 +62,32 @@ def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str
     """
     norm = getattr(model.base_model, "norm", None)
     if not isinstance(norm, nn.Module) or "RMSNorm" not in type(norm).__name__:
-        raise LarkError(_refused(model, method, "its last norm is not an RMSNorm called `norm`"))
-    off = _probe(model, norm, writers)
-    if not off <= (1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2):
-        why = (
-            f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is"
-            f" off by {off:.1e})"
-        )
-        raise LarkError(_refused(model, method, why))
+        raise _unsupported(model, method, "its last norm is not an RMSNorm called `norm`")
+    _check_sum(model, method, _probe(model, norm, writers))
     return norm
 
 
-def _refused(model: "PreTrainedModel", method: str, why: str) -> str:
-    return (
-        f"method={method} cannot score {type(model).__name__}: {why}. It is made for decoders such as Llama,"
+def _check_sum(model: "PreTrainedModel", method: str, deviation: float) -> None:
+    tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
+    # Not `deviation > tolerance`, which is false for NaN.
+    if not deviation <= tolerance:
+        reason = (
+            f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is"
+            f" off by {deviation:.1e})"
+        )
+        raise _unsupported(model, method, reason)
+
+
+def _unsupported(model: "PreTrainedModel", method: str, reason: str) -> LarkError:
+    return LarkError(
+        f"method={method} cannot score {type(model).__name__}: {reason}. It is made for decoders such as Llama,"
         " Qwen and Mistral. Choose another method, such as lark."
     )
 
 
 @dataclass
 class _Seen:
-    """What a forward pass adds to the stream."""
+    """The residual stream of a forward pass."""
 
     total: Tensor | None = None
     last: Tensor | None = None
@@ -99,7 +109,8 @@ def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]
         seen.total = seen.total + output.float()
 
     def last(_module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        seen.last, seen.normed = arguments[0].float(), output
+        seen.last = arguments[0].float()
+        seen.normed = output
 
     layers: Any = model.base_model.layers
     hooks = [
@@ -107,9 +118,8 @@ def _probe(model: "PreTrainedModel", norm: nn.Module, writers: dict[str, Linear]
         *(writer.register_forward_hook(written) for writer in writers.values()),
         norm.register_forward_hook(last),
     ]
-    ids = torch.arange(PROBE_TOKENS, device=model.device)[None] % int(
-        model.config.get_text_config().vocab_size
-    )
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.arange(PROBE_TOKENS, device=model.device)[None] % vocabulary
     try:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half_only(model)):
             output = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -132,9 +142,9 @@ def watched(
     def hook(name: str) -> Callable[..., Tensor | None]:
         return lambda _module, arguments, output: see(name, arguments[0], output)
 
-    hooks = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
     try:
         yield
     finally:
-        for each in hooks:
-            each.remove()
+        for handle in handles:
+            handle.remove()

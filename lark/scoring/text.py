@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
-from lark.scoring.methods import TEXT_TABLE
+from lark.pool.trajectories import KEY
+from lark.scoring.sources import TEXT_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Job
 
@@ -25,24 +26,22 @@ KEYWORDS = {
 """Keyword groups of rule-based quality (App. C.2)."""
 # A pattern that begins with its word is searched like a plain string, six times as fast as one that begins
 # with \b.
-PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
+KEYWORD_PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
 INDICATORS = ("words", *KEYWORDS)
-SCHEMA = pa.schema(
-    [
-        ("question_id", pa.string()),
-        ("candidate_id", pa.string()),
-        *((name, pa.float64()) for name in INDICATORS),
-    ]
-)
+INDICATORS_SCHEMA = pa.schema(dict.fromkeys(KEY, pa.string()) | dict.fromkeys(INDICATORS, pa.float64()))
 
 
 def indicators(text: str) -> list[float]:
     """[4] Words (between white space), and the frequency of each keyword group among them, as whole words
     in any case.
     """
-    words, lower = len(text.split()), text.lower()
-    counts = [sum(len(pattern.findall(lower)) for pattern in group) for group in PATTERNS]
-    return [float(words), *(count / max(words, 1) for count in counts)]
+    words = len(text.split())
+    lower = text.lower()
+    numbers = [float(words)]
+    for group in KEYWORD_PATTERNS:
+        count = sum(len(pattern.findall(lower)) for pattern in group)
+        numbers.append(count / max(words, 1))
+    return numbers
 
 
 def write_indicators(job: Job) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def write_indicators(job: Job) -> dict[str, Any]:
     count = 0
     with (
         atomic(job.folder / TEXT_TABLE.file) as draft,
-        pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer,
+        pq.ParquetWriter(draft, INDICATORS_SCHEMA, compression="zstd") as writer,
     ):
         for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS):
             writer.write_batch(_batch(rows))
@@ -60,5 +59,6 @@ def write_indicators(job: Job) -> dict[str, Any]:
 
 def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     values = zip(*(indicators(response_text(row)) for row in rows), strict=True)
-    ids = {name: [row[name] for row in rows] for name in ("question_id", "candidate_id")}
-    return pa.RecordBatch.from_pydict({**ids, **dict(zip(INDICATORS, values, strict=True))}, schema=SCHEMA)
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in KEY}
+    columns |= zip(INDICATORS, values, strict=True)
+    return pa.RecordBatch.from_pydict(columns, schema=INDICATORS_SCHEMA)

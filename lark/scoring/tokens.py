@@ -1,5 +1,4 @@
-"""Statistics of every token on disk: the files of a `tokens` artifact, written by the scoring pass and read
-by question. No model code.
+"""The files of a `tokens` artifact: written by the scoring pass, read by question. No model code.
 
 A file per shard, a row group per question, a row per trajectory. The columns of statistics are lists with
 one number per response token, in small types: half floats, clipped ranks. So a question is read in one
@@ -11,12 +10,12 @@ exists.
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,21 +28,24 @@ from lark.store.store import atomic
 
 ALTERNATIVES = 5
 """K, the most likely tokens that are kept at each position."""
-INDEX = "questions.parquet"
-"""The question of every row group: question_id, file, row_group, candidates. Written when all shards are
-done.
-"""
+INDEX_FILE = "questions.parquet"
+"""The question of every row group: question_id, file, row_group, candidates. Written after all shards."""
+INDEX_SCHEMA = pa.schema(
+    dict.fromkeys(("question_id", "file"), pa.string())
+    | dict.fromkeys(("row_group", "candidates"), pa.int32())
+)
 PIECES = "pieces.parquet"
-"""The bytes of every token of the vocabulary in running text, and whether it is a control token; the row is
-the token's id.
-"""
-SHARDS = "tokens-*.parquet"
+"""The bytes of each token in running text, and whether it is a control token. The row is the token's id."""
+SHARD_FILES = "tokens-*.parquet"
 HALF_MAX = float(np.finfo(np.float16).max)
 RANK_MAX = int(np.iinfo(np.uint16).max)
-QUESTIONS, TOTAL = b"lark.questions", b"lark.tokens"
-"""Keys of a file's metadata: the question of each row group, as JSON, and the number of tokens."""
-LISTS = {
-    "token": pa.int32(),
+QUESTIONS_KEY = b"lark.questions"  # of a file's metadata: the question of each row group, as JSON
+TOTAL_KEY = b"lark.tokens"  # of a file's metadata: the number of tokens
+ID_COLUMNS = ("question_id", "candidate_id")
+TOKEN_IDS = "token"
+"""The column that has one number per response token in every file."""
+LIST_TYPES = {
+    TOKEN_IDS: pa.int32(),
     "surprisal": pa.float16(),
     "residual": pa.float16(),
     "rank": pa.uint16(),
@@ -51,22 +53,17 @@ LISTS = {
     "alternatives": pa.int32(),
     "alternative_p": pa.float16(),
 }
-EACH = "token"
-"""A list with one number per response token."""
-SCHEMA = pa.schema(
-    [
-        ("question_id", pa.string()),
-        ("candidate_id", pa.string()),
-        *((name, pa.list_(kind)) for name, kind in LISTS.items()),
-    ]
+TOKENS_SCHEMA = pa.schema(
+    dict.fromkeys(ID_COLUMNS, pa.string()) | {name: pa.list_(kind) for name, kind in LIST_TYPES.items()}
 )
+Places = dict[str, list[tuple[str, int]]]
+"""The files and row groups that hold each question."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryTokens:
-    """The T response tokens of a trajectory under the student. Of a conversation: the tokens with loss, in
-    order.
-    """
+    """The T response tokens of a trajectory under the student: in a conversation, all tokens with loss."""
 
     question_id: str
     candidate_id: str
@@ -81,16 +78,14 @@ class TrajectoryTokens:
     entropy: np.ndarray
     """[T] -Σ_v p log p of the student's distribution, in nats."""
     alternatives: np.ndarray
-    """[T, K] Ids of the most likely tokens, most likely first; -1 where fewer than K tokens have a
-    probability above 0.
-    """
+    """[T, K] Ids of the most likely tokens, likeliest first; -1 where fewer than K have a probability above 0."""
     alternative_p: np.ndarray
     """[T, K] Their probabilities."""
 
     @classmethod
-    def none(cls, question_id: str, candidate_id: str) -> "TrajectoryTokens":
+    def empty(cls, question_id: str, candidate_id: str) -> "TrajectoryTokens":
         """A trajectory without response tokens: truncation left only the prompt."""
-        return _trajectory(question_id, candidate_id, {name: np.empty(0, np.int32) for name in LISTS})
+        return _trajectory(question_id, candidate_id, {name: np.empty(0, np.int32) for name in LIST_TYPES})
 
     def __len__(self) -> int:
         return len(self.token)
@@ -103,32 +98,29 @@ class TrajectoryTokens:
 
 def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
     """A shard's file: a row group per run of trajectories of one question."""
-    questions, tokens = [], 0
-    schema = SCHEMA.with_metadata({ORIGIN: artifact(path)})
+    questions: list[str] = []
+    n_tokens = 0
+    schema = TOKENS_SCHEMA.with_metadata({ORIGIN: artifact(path)})
     # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
-    settings: dict[str, Any] = {
-        "use_dictionary": False,
-        "write_page_checksum": True,
-        "write_statistics": False,
-    }
+    plain: dict[str, Any] = {"use_dictionary": False, "write_statistics": False}
     with atomic(path) as draft:
-        with pq.ParquetWriter(draft, schema, compression="zstd", **settings) as writer:
+        with pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True, **plain) as writer:
             for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
                 rows = list(group)
                 writer.write_table(_as_table(rows), row_group_size=len(rows))
                 questions.append(question)
-                tokens += sum(map(len, rows))
-            writer.add_key_value_metadata({QUESTIONS: json.dumps(questions), TOTAL: str(tokens)})
+                n_tokens += sum(map(len, rows))
+            writer.add_key_value_metadata({QUESTIONS_KEY: json.dumps(questions), TOTAL_KEY: str(n_tokens)})
         seal(draft)
 
 
 def _as_table(rows: Sequence[TrajectoryTokens]) -> pa.Table:
-    ids = {
-        name: pa.array([getattr(row, name) for row in rows], pa.string())
-        for name in ("question_id", "candidate_id")
-    }
-    lists = {name: _lists([getattr(row, name) for row in rows], kind) for name, kind in LISTS.items()}
-    return pa.table({**ids, **lists}, schema=SCHEMA)
+    columns = {}
+    for name in ID_COLUMNS:
+        columns[name] = pa.array([getattr(row, name) for row in rows], pa.string())
+    for name, kind in LIST_TYPES.items():
+        columns[name] = _lists([getattr(row, name) for row in rows], kind)
+    return pa.table(columns, schema=TOKENS_SCHEMA)
 
 
 def _lists(parts: Sequence[np.ndarray], kind: pa.DataType) -> pa.ListArray:
@@ -144,32 +136,19 @@ def _lists(parts: Sequence[np.ndarray], kind: pa.DataType) -> pa.ListArray:
 
 def write_index(folder: Path, shards: Sequence[Path]) -> dict[str, int]:
     """Write `questions.parquet` when all shards exist. Returns counts for the manifest."""
-    footers = [_footer(shard) for shard in shards]
-    rows = [
-        {
-            "question_id": question,
-            "file": shard.name,
-            "row_group": group,
-            "candidates": footer.metadata.row_group(group).num_rows,
-        }
-        for shard, footer in zip(shards, footers, strict=True)
-        for group, question in enumerate(footer.questions)
-    ]
-    schema = pa.schema(
-        [
-            ("question_id", pa.string()),
-            ("file", pa.string()),
-            ("row_group", pa.int32()),
-            ("candidates", pa.int32()),
-        ]
-    )
-    with atomic(folder / INDEX) as draft:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), draft, compression="zstd")
-    return {
-        "tokens": sum(footer.tokens for footer in footers),
-        "questions": len({row["question_id"] for row in rows}),
-        "files": len(shards),
-    }
+    rows: list[tuple[str, str, int, int]] = []
+    n_tokens = 0
+    for shard in shards:
+        footer = _footer(shard)
+        n_tokens += footer.tokens
+        for group, question in enumerate(footer.questions):
+            rows.append((question, shard.name, group, footer.metadata.row_group(group).num_rows))
+    named = [dict(zip(INDEX_SCHEMA.names, row, strict=True)) for row in rows]
+    index = pa.Table.from_pylist(named, schema=INDEX_SCHEMA)
+    with atomic(folder / INDEX_FILE) as draft:
+        pq.write_table(index, draft, compression="zstd")
+    questions = {question for question, *_ in rows}
+    return {"tokens": n_tokens, "questions": len(questions), "files": len(shards)}
 
 
 @dataclass(frozen=True)
@@ -189,89 +168,85 @@ def _footer(path: Path) -> _Footer:
 def _footer_of(path: Path, mtime: int) -> _Footer:
     metadata = pq.read_metadata(regular(path))
     stored = metadata.metadata or {}
-    return _Footer(metadata, json.loads(stored[QUESTIONS]), int(stored[TOTAL]))
+    return _Footer(metadata, json.loads(stored[QUESTIONS_KEY]), int(stored[TOTAL_KEY]))
 
 
 @lru_cache(maxsize=8)
-def _index_of(path: Path, mtime: int) -> dict[str, list[tuple[str, int]]]:
+def _index_of(path: Path, mtime: int) -> Places:
     table = pq.read_table(regular(path), columns=["question_id", "file", "row_group"])
-    places: dict[str, list[tuple[str, int]]] = {}
+    places: Places = {}
     for question, file, group in zip(*(column.to_pylist() for column in table.columns), strict=True):
         places.setdefault(question, []).append((file, group))
     return places
 
 
-def places(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """The questions of an artifact, in its order: the files and row groups that hold each. Of a run that
-    has not finished: those so far.
-    """
+def places(folder: Path) -> Places:
+    """The questions of an artifact, in its order. If the run has not finished: those so far."""
     with _readable(folder):
-        index = folder / INDEX
+        index = folder / INDEX_FILE
         if index.exists():
             return _index_of(index, index.stat().st_mtime_ns)
-        found: dict[str, list[tuple[str, int]]] = {}
-        for shard in sorted(folder.glob(SHARDS)):
+        so_far: Places = {}
+        for shard in sorted(folder.glob(SHARD_FILES)):
             for group, question in enumerate(_footer(shard).questions):
-                found.setdefault(question, []).append((shard.name, group))
-        return found
+                so_far.setdefault(question, []).append((shard.name, group))
+        return so_far
 
 
 def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
-    """The candidates of a question with their tokens, in the pool's order. Empty if their tokens were not
-    kept.
-    """
-    found = []
-    for name, group in places(folder).get(question_id, []):
-        path = folder / name
-        with (
-            _readable(path),
-            pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file,
-        ):
-            found += _from_table(file.read_row_group(group))
-    return found
+    """The candidates of a question with their tokens, in the pool's order. Empty if none were kept."""
+    return _read(folder, question_id, None, _from_table)
 
 
 def candidates(folder: Path, question_id: str) -> list[str]:
     """Ids of the candidates of a question whose tokens were kept, in the pool's order. Reads no statistics."""
-    found: list[str] = []
+    return _read(folder, question_id, ["candidate_id"], lambda table: table.column(0).to_pylist())
+
+
+def _read(
+    folder: Path, question_id: str, columns: list[str] | None, convert: Callable[[pa.Table], list[T]]
+) -> list[T]:
+    """The converted rows of a question. A question is in several row groups if shards divide it."""
+    rows: list[T] = []
     for name, group in places(folder).get(question_id, []):
         path = folder / name
         with (
             _readable(path),
             pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file,
         ):
-            found += file.read_row_group(group, columns=["candidate_id"]).column(0).to_pylist()
-    return found
+            rows += convert(file.read_row_group(group, columns=columns))
+    return rows
 
 
 def read_trajectory(folder: Path, question_id: str, candidate_id: str) -> TrajectoryTokens | None:
     """One candidate of a question. None if its tokens were not kept."""
-    return next(
-        (row for row in read_trajectories(folder, question_id) if row.candidate_id == candidate_id), None
-    )
+    rows = read_trajectories(folder, question_id)
+    return next((row for row in rows if row.candidate_id == candidate_id), None)
 
 
 def _from_table(table: pa.Table) -> list[TrajectoryTokens]:
-    questions, candidates = (table.column(name).to_pylist() for name in ("question_id", "candidate_id"))
-    lists = {name: _arrays(table.column(name), kind) for name, kind in LISTS.items()}
-    return [
-        _trajectory(question, candidate, {name: parts[row] for name, parts in lists.items()})
-        for row, (question, candidate) in enumerate(zip(questions, candidates, strict=True))
-    ]
+    lists = {name: _arrays(table.column(name), kind) for name, kind in LIST_TYPES.items()}
+    ids = zip(*(table.column(name).to_pylist() for name in ID_COLUMNS), strict=True)
+    trajectories = []
+    for row, (question, candidate) in enumerate(ids):
+        columns = {name: arrays[row] for name, arrays in lists.items()}
+        trajectories.append(_trajectory(question, candidate, columns))
+    return trajectories
 
 
 def _arrays(column: pa.ChunkedArray, kind: pa.DataType) -> list[np.ndarray]:
     """One array per trajectory; half floats as single ones, with which NumPy computes at full speed."""
-    whole = pa.concat_arrays(column.chunks)
-    values = whole.values.to_numpy(zero_copy_only=False)
+    lists = pa.concat_arrays(column.chunks)
+    values = lists.values.to_numpy(zero_copy_only=False)
     values = values.astype(np.float32 if pa.types.is_float16(kind) else np.int32, copy=False)
-    return [values[start:stop] for start, stop in pairwise(whole.offsets.to_numpy())]
+    return [values[start:stop] for start, stop in pairwise(lists.offsets.to_numpy())]
 
 
 def _trajectory(question: str, candidate: str, columns: dict[str, np.ndarray]) -> TrajectoryTokens:
-    T = len(columns["token"])
-    shape = (T, len(columns["alternatives"]) // T if T else ALTERNATIVES)
-    columns |= {name: columns[name].reshape(shape) for name in ("alternatives", "alternative_p")}
+    n_tokens = len(columns[TOKEN_IDS])
+    n_alternatives = len(columns["alternatives"]) // n_tokens if n_tokens else ALTERNATIVES
+    for name in ("alternatives", "alternative_p"):
+        columns[name] = columns[name].reshape(n_tokens, n_alternatives)
     return TrajectoryTokens(question, candidate, **columns)
 
 
@@ -301,8 +276,9 @@ class Pieces:
 
 def read_pieces(folder: Path) -> Pieces:
     """The vocabulary of an artifact's student."""
-    with _readable(folder / PIECES):
-        return _pieces_of(folder / PIECES, (folder / PIECES).stat().st_mtime_ns)
+    path = folder / PIECES
+    with _readable(path):
+        return _pieces_of(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=4)

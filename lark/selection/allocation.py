@@ -3,8 +3,8 @@
 All candidates form one queue, and the budget takes the queue's longest prefix that fits (docs/budgets.md):
 
 1. The best candidate of each question, the questions in the order of a hash of their ids.
-2. The other candidates by their standardised score (s - mean) / std within their question. Equal ones are ordered by rank,
-   then by the question's hash.
+2. The other candidates by their standardised score (s - mean) / std within their question. Equal ones are
+   ordered by rank, then by the question's hash.
 
 A larger budget takes a longer prefix, so its selection contains every smaller one. Standardised scores
 never increase with the rank, so each question gets its best candidates, as with a budget per question.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lark.scoring.learnability import Floats, Integers
+from lark.scoring.by_question import Floats, Integers
 
 
 @dataclass(frozen=True)

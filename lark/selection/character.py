@@ -1,5 +1,4 @@
-"""What a selection is like, whatever its method: does it follow the length or the loss? Pure functions, no
-I/O.
+"""How strongly a selection follows length and loss, for any method. Pure functions, no I/O.
 
 A score that ranks candidates almost as their length does is a length rule with a longer name, so every
 selection reports it.
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lark.scoring.learnability import Floats, Integers, encode
+from lark.scoring.by_question import Floats, Integers, encode, group_sum
 
 LENGTH_RULE = 0.8
 """|ρ| with the length from which a selection is nearly a length rule."""
@@ -48,58 +47,71 @@ def character(preference: Floats, table: pd.DataFrame, chosen: Integers) -> Char
     codes, labels = encode(table["question_id"])
     tokens = table["n_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     valid = np.isfinite(preference) & (tokens > 0)
-    own = np.zeros(len(labels), dtype=bool)
-    own[codes[chosen]] = True
-    around = valid & own[codes]  # candidates of questions that the budget reaches
+    reached = np.zeros(len(labels), dtype=bool)
+    reached[codes[chosen]] = True
+    around = valid & reached[codes]  # candidates of questions that the budget reaches
     values = {"length": tokens}
     if "nll" in table:
         with np.errstate(divide="ignore", invalid="ignore"):
             values["loss"] = table["nll"].to_numpy(dtype=np.float64, na_value=np.nan) / tokens
-    ranks = within_ranks(preference, codes, valid)
-    found: dict[str, float | None] = dict.fromkeys(CHARACTER)
+    preferred = within_ranks(preference, codes, valid)
+    measures: dict[str, float | None] = dict.fromkeys(CHARACTER)
     for name, value in values.items():
-        known = valid & np.isfinite(value)
-        usable = ranks if known.sum() == valid.sum() else within_ranks(preference, codes, known)
-        found[f"{name}_correlation"] = mean_correlation(
-            usable, within_ranks(value, codes, known), codes, known
+        finite = valid & np.isfinite(value)
+        # Ranks are computed again only if candidates without this value would take some of them.
+        ranks = preferred if finite.sum() == valid.sum() else within_ranks(preference, codes, finite)
+        measures[f"{name}_correlation"] = mean_correlation(
+            ranks, within_ranks(value, codes, finite), codes, finite
         )
-        whole = float(np.mean(value[around & known])) if (around & known).any() else 0.0
-        found[f"{name}_ratio"] = float(np.nanmean(value[chosen])) / whole if whole > 0 else None
-    return Character(**found)
+        measures[f"{name}_ratio"] = _ratio(value[chosen], value[around & finite])
+    return Character(**measures)
+
+
+def _ratio(selected: Floats, around: Floats) -> float | None:
+    """Mean of the selected values over that of all candidates around them; None without a positive mean."""
+    mean = float(np.mean(around)) if len(around) else 0.0
+    return float(np.nanmean(selected)) / mean if mean > 0 else None
 
 
 def within_ranks(values: Floats, codes: Integers, valid: np.ndarray) -> Floats:
     """[R] Average ranks within each question; NaN for rows that are not valid."""
-    kept = pd.Series(np.where(valid, values, np.nan))
-    return kept.groupby(codes).rank(method="average").to_numpy(dtype=np.float64)
+    ranked = pd.Series(np.where(valid, values, np.nan))
+    return ranked.groupby(codes).rank(method="average").to_numpy(dtype=np.float64)
 
 
 def mean_correlation(a: Floats, b: Floats, codes: Integers, valid: np.ndarray) -> float | None:
     """The mean over questions of the correlation of a and b within a question; None if neither varies
     anywhere.
     """
-    rows, groups = np.flatnonzero(valid), int(codes.max(initial=-1)) + 1
+    rows = np.flatnonzero(valid)
+    groups = int(codes.max(initial=-1)) + 1
     code = codes[rows]
     count = np.maximum(np.bincount(code, minlength=groups), 1)
 
     def total(values: Floats) -> Floats:
-        return np.asarray(np.bincount(code, weights=values, minlength=groups), dtype=np.float64)
+        return group_sum(values, code, groups)
 
     x, y = (column[rows] - (total(column[rows]) / count)[code] for column in (a, b))
-    xx, yy, xy = total(x * x), total(y * y), total(x * y)
+    xx = total(x * x)
+    yy = total(y * y)
     varies = (xx > 0) & (yy > 0)
-    return float(np.mean(xy[varies] / np.sqrt(xx[varies] * yy[varies]))) if varies.any() else None
+    if not varies.any():
+        return None
+    return float(np.mean(total(x * y)[varies] / np.sqrt(xx[varies] * yy[varies])))
 
 
 def sentence(counts: Mapping[str, Any]) -> str | None:
     """The character of a selection in words, from its manifest; None for a selection that has none."""
-    parts = []
-    for name, what in (("length", "length"), ("loss", "loss")):
-        correlation, ratio = counts.get(f"{name}_correlation"), counts.get(f"{name}_ratio")
-        said = [] if correlation is None else [f"ρ = {correlation:+.2f} with the {what}".replace("-", "−")]
-        said += [] if ratio is None else [f"{ratio:.2f} of the pool's {what}"]
-        parts += [", ".join(said)] if said else []
-    return f"What the selection is like: {'; '.join(parts)}" if parts else None
+    clauses = []
+    for name in ("length", "loss"):
+        phrases = []
+        if (correlation := counts.get(f"{name}_correlation")) is not None:
+            phrases.append(f"ρ = {correlation:+.2f} with the {name}".replace("-", "−"))
+        if (ratio := counts.get(f"{name}_ratio")) is not None:
+            phrases.append(f"{ratio:.2f} of the pool's {name}")
+        if phrases:
+            clauses.append(", ".join(phrases))
+    return f"What the selection is like: {'; '.join(clauses)}" if clauses else None
 
 
 def nearly_length(counts: Mapping[str, Any]) -> str | None:
@@ -107,7 +119,8 @@ def nearly_length(counts: Mapping[str, Any]) -> str | None:
     rho = counts.get("length_correlation") or 0.0
     if abs(rho) <= LENGTH_RULE:
         return None
+    preferred = "short" if rho < 0 else "long"
     return (
-        f"the selection is nearly a length rule (ρ = {rho:.2f} with the length, within questions): it prefers "
-        f"{'short' if rho < 0 else 'long'} responses; compare method=shortest, or method=token_length"
+        f"the selection is nearly a length rule (ρ = {rho:.2f} with the length, within questions): it prefers"
+        f" {preferred} responses; compare method=shortest, or method=token_length"
     )

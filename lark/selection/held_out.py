@@ -6,7 +6,8 @@ questions' ids, so they do not depend on the order or the size of the pool's fil
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import floor
 from pathlib import Path
@@ -24,15 +25,13 @@ from lark.reading.untrusted import read_object
 from lark.store.store import Artifact, Checksums, Kind, write_text
 
 HELD_OUT = Kind("held_out", 1)
-PROBLEMS, TRAJECTORIES, SPLIT = "problems.jsonl", "trajectories.jsonl", "split.json"
+PROBLEMS = "problems.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
+SPLIT = "split.json"
 LEAST = 2
 """Questions on each side."""
-NO_ANSWERS = (
-    "Only {known} of the {all} questions of pool {name} have an answer (repeated ones count once), and"
-    " {wanted} are to be held out. Hold out fewer (compare.held_out), name a benchmark (benchmark=<name>),"
-    " give the pool an `answer` column (pool.fields.answer=<column>), or compare by the loss of held-out"
-    " trajectories (compare.criterion=loss)."
-)
+Questions = dict[str, tuple[str, str | None]]
+"""The text and the answer of each question, by its id."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,15 @@ class Split:
 
 def held_out_artifact(config: Config, questions: int, graded: bool, checksums: Checksums) -> Artifact:
     """The artifact with the three files. `graded`: held-out questions must have an answer."""
-    asked, student = config.compare, config.student
-    pool = source(config.pool, questions)
-    part = {
-        "pool": pool_identity(pool, checksums),
+    depends = {
+        "pool": pool_identity(source(config.pool, questions), checksums),
         "questions": questions,
-        "share": asked.held_out,
-        "trajectories": asked.trajectories,
+        "share": config.compare.held_out,
+        "trajectories": config.compare.trajectories,
         "graded": graded,
-        "instruction": student.instruction,
+        "instruction": config.student.instruction,
     }
-    return Artifact(HELD_OUT, f"{config.pool.name}-{questions}", part)
+    return Artifact(HELD_OUT, f"{config.pool.name}-{questions}", depends)
 
 
 def source(pool: Pool, questions: int) -> Pool:
@@ -73,62 +70,93 @@ def source(pool: Pool, questions: int) -> Pool:
 def write_held_out(config: Config, questions: int, graded: bool, folder: Path) -> dict[str, Any]:
     """Write the split, the benchmark and the trajectories. Returns counts."""
     pool = source(config.pool, questions)
-    split, answers = _split(config, pool, questions, graded)
-    chosen = _correct_trajectories(config, pool, set(split.held_out))
-    texts = {id_: text for id_, (text, _) in answers.items()}
-    problems = ({"id": id_, "problem": texts[id_], "answer": answers[id_][1]} for id_ in split.held_out)
-    _write_lines(folder / PROBLEMS, (problem for problem in problems if problem["answer"] is not None))
-    _write_lines(folder / TRAJECTORIES, chosen)
+    by_id = _questions(pool)
+    split = _split(config, pool, by_id, questions, graded)
+    trajectories = _correct_trajectories(config, pool, set(split.held_out))
+    problems = []
+    for id_ in split.held_out:
+        text, answer = by_id[id_]
+        if answer is not None:
+            problems.append({"id": id_, "problem": text, "answer": answer})
+    _write_lines(folder / PROBLEMS, problems)
+    _write_lines(folder / TRAJECTORIES, trajectories)
     write_text(folder / SPLIT, json.dumps(asdict(split)))
-    return {"training": len(split.training), "held_out": len(split.held_out), "trajectories": len(chosen)}
+    return {
+        "training": len(split.training),
+        "held_out": len(split.held_out),
+        "trajectories": len(trajectories),
+    }
 
 
-def _split(
-    config: Config, pool: Pool, questions: int, graded: bool
-) -> tuple[Split, dict[str, tuple[str, str | None]]]:
-    """The split, and the text and the answer of every question."""
-    found: dict[str, tuple[str, str | None]] = {}
+def _questions(pool: Pool) -> Questions:
+    """Every question of the pool. Its answer is the first that any of its trajectories has."""
+    by_id: Questions = {}
     for trajectory in read(pool):
         answer = trajectory.answer if trajectory.answer and trajectory.answer.strip() else None
-        if found.get(trajectory.question_id, ("", None))[1] is None:
-            found[trajectory.question_id] = trajectory.question, answer
-    order = sorted(found, key=lambda id_: hash64(str(pool.seed), "held out", id_))
+        _, earlier = by_id.get(trajectory.question_id, ("", None))
+        if earlier is None:
+            by_id[trajectory.question_id] = trajectory.question, answer
+    return by_id
+
+
+def _split(config: Config, pool: Pool, by_id: Questions, questions: int, graded: bool) -> Split:
+    order = sorted(by_id, key=lambda id_: hash64(str(pool.seed), "held out", id_))
     count = min(questions, len(order))
-    wanted = max(LEAST, floor(count * config.compare.held_out))
-    able = _different([id_ for id_ in order if found[id_][1] is not None], found) if graded else order
-    if len(able) < wanted and graded:
-        raise LarkError(NO_ANSWERS.format(known=len(able), all=len(order), name=pool.name, wanted=wanted))
-    if count < wanted + LEAST:
+    n_held_out = max(LEAST, floor(count * config.compare.held_out))
+    eligible = order
+    if graded:
+        eligible = _different([id_ for id_ in order if by_id[id_][1] is not None], by_id)
+        _check_answers(pool, len(eligible), len(order), n_held_out)
+    _check_enough(pool, count, len(order), n_held_out)
+    held_out = set(eligible[:n_held_out])
+    training = [id_ for id_ in order if id_ not in held_out][: count - n_held_out]
+    return Split(tuple(sorted(training)), tuple(sorted(held_out)))
+
+
+def _check_answers(pool: Pool, answered: int, questions: int, n_held_out: int) -> None:
+    """Refuse a pool with too few questions that can be graded."""
+    if answered < n_held_out:
         raise LarkError(
-            f"Pool {pool.name} has {len(order)} questions, too few to hold out {wanted} and train on the"
+            f"Only {answered} of the {questions} questions of pool {pool.name} have an answer (repeated ones"
+            f" count once), and {n_held_out} are to be held out. Hold out fewer (compare.held_out), name a"
+            " benchmark (benchmark=<name>), give the pool an `answer` column (pool.fields.answer=<column>), or"
+            " compare by the loss of held-out trajectories (compare.criterion=loss)."
+        )
+
+
+def _check_enough(pool: Pool, count: int, questions: int, n_held_out: int) -> None:
+    """Refuse a pool that leaves too few questions to train on."""
+    if count < n_held_out + LEAST:
+        raise LarkError(
+            f"Pool {pool.name} has {questions} questions, too few to hold out {n_held_out} and train on the"
             " rest. Use a larger pool."
         )
-    held = set(able[:wanted])
-    training = [id_ for id_ in order if id_ not in held][: count - wanted]
-    return Split(tuple(sorted(training)), tuple(sorted(held))), found
 
 
-def _different(ids: list[str], found: Mapping[str, tuple[str, str | None]]) -> list[str]:
+def _different(ids: list[str], by_id: Questions) -> list[str]:
     """One id of each question: a problem that is there twice would count as two."""
     first = dict[str, str]()
     for id_ in ids:
-        first.setdefault(" ".join(found[id_][0].split()).casefold(), id_)
+        text, _ = by_id[id_]
+        first.setdefault(" ".join(text.split()).casefold(), id_)
     return list(first.values())
 
 
-def _correct_trajectories(config: Config, pool: Pool, held: set[str]) -> list[Mapping[str, Any]]:
+def _correct_trajectories(config: Config, pool: Pool, held_out: set[str]) -> list[Mapping[str, Any]]:
     """Rows of a training set: a few trajectories of each held-out question that are not known to be wrong."""
-    most, found = config.compare.trajectories, dict[str, list[tuple[int, Trajectory]]]()
+    most = config.compare.trajectories
     if not most:
         return []
+    ranked = defaultdict[str, list[tuple[int, Trajectory]]](list)
     for trajectory in read(pool):
-        if trajectory.question_id in held and verdict(trajectory, pool) is not False:
-            rank = hash64(str(pool.seed), "held out", trajectory.question_id, trajectory.candidate_id)
-            best = sorted(
-                [*found.get(trajectory.question_id, []), (rank, trajectory)], key=lambda pair: pair[0]
-            )[:most]
-            found[trajectory.question_id] = best
-    return [_row(config, trajectory) for id_ in sorted(found) for _, trajectory in found[id_]]
+        question = trajectory.question_id
+        if question in held_out and verdict(trajectory, pool) is not False:
+            rank = hash64(str(pool.seed), "held out", question, trajectory.candidate_id)
+            # Only the first ones are kept, so that a pool need not fit into memory.
+            ranked[question] = sorted([*ranked[question], (rank, trajectory)], key=lambda pair: pair[0])[
+                :most
+            ]
+    return [_row(config, trajectory) for id_ in sorted(ranked) for _, trajectory in ranked[id_]]
 
 
 def _row(config: Config, trajectory: Trajectory) -> Mapping[str, Any]:
@@ -138,5 +166,5 @@ def _row(config: Config, trajectory: Trajectory) -> Mapping[str, Any]:
     return {"messages": dialogue.messages, **tools, "weight": 1.0, **ids}
 
 
-def _write_lines(path: Path, rows: Iterator[Mapping[str, Any]] | list[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

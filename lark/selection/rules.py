@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lark.errors import LarkError
-from lark.scoring.learnability import Floats, Integers, Labels, encode, group_sum
-from lark.scoring.methods import z_score
+from lark.scoring.by_question import Floats, Integers, Labels, encode, group_sum, z_score
 from lark.selection.allocation import Across, allocate, places
 
 BELOW = 1e-8
@@ -86,10 +85,7 @@ def select(
     by candidate_id. Where lower is better, ranking, weights and tau act on the negated score; `score` and
     `threshold` keep their sign.
     """
-    if weighting not in WEIGHTINGS:
-        raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
-    if budget is not None and budget < 1:
-        raise LarkError(f"budget.size={budget}: select at least 1 trajectory per question.")
+    _check_settings(weighting, budget)
     scores = np.asarray(score, dtype=np.float64)
     codes, labels = encode(question)
     candidate, names = encode(candidate_id)
@@ -109,9 +105,8 @@ def select(
         size = np.minimum(candidates, len(order) if budget is None else budget)
     else:
         cost = np.ones_like(order) if across.cost is None else across.cost[order]
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # scores so large that their variance overflows count as equal
+        # Scores so large that their variance overflows count as equal.
+        with np.errstate(over="ignore", invalid="ignore"):
             standard = np.nan_to_num(z_score(utility, codes), nan=0.0, posinf=0.0, neginf=0.0)
         size = allocate(standard, codes, rank, places(labels.tolist()), cost, across.limit, budget)
     threshold = np.full(len(labels), np.nan)
@@ -151,7 +146,8 @@ def share_weights(selection: Selection, group: npt.ArrayLike) -> Selection:
     this, a response that several teachers wrote alike has their weights together.
     """
     groups = np.asarray(group)
-    copies = np.bincount(np.unique(groups, return_inverse=True)[1])[np.unique(groups, return_inverse=True)[1]]
+    numbers = np.unique(groups, return_inverse=True)[1]
+    copies = np.bincount(numbers)[numbers]
     # Each question's trajectories are consecutive, and its first one has rank 1.
     question = np.cumsum(selection.rank == 1) - 1
     mass = selection.weight / copies
@@ -162,7 +158,9 @@ def share_weights(selection: Selection, group: npt.ArrayLike) -> Selection:
 def check_dropped(selection: Selection, limit: float = 0.01) -> None:
     """Raise an error if more than `limit` of the questions have no valid candidate (decision 5)."""
     if len(selection.dropped) > limit * selection.n_questions:
-        named = ", ".join(map(str, selection.dropped[:10])) + (", ..." if len(selection.dropped) > 10 else "")
+        named = ", ".join(map(str, selection.dropped[:10]))
+        if len(selection.dropped) > 10:
+            named += ", ..."
         raise LarkError(
             f"{len(selection.dropped)} of {selection.n_questions} questions have no candidate with a valid"
             f" score ({named}); at most {limit:.0%} may be dropped. Look for empty, too long or unscored"
@@ -252,6 +250,13 @@ def _standard_deviation(values: Floats, codes: Integers, count: Integers) -> Flo
     divisor = np.maximum(count, 1)
     mean = group_sum(values, codes, len(count)) / divisor
     return np.sqrt(group_sum((values - mean[codes]) ** 2, codes, len(count)) / divisor)
+
+
+def _check_settings(weighting: str, budget: int | None) -> None:
+    if weighting not in WEIGHTINGS:
+        raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
+    if budget is not None and budget < 1:
+        raise LarkError(f"budget.size={budget}: select at least 1 trajectory per question.")
 
 
 def _require_distinct(

@@ -12,7 +12,7 @@ from lark.config import Pool, Scoring
 from lark.models.chat import Encoded
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
-from lark.scoring.forward import Student
+from lark.scoring.forward import LoadedStudent
 from lark.work.machine import Machine
 from lark.work.operation import Job
 from tests.conftest import composed
@@ -29,7 +29,7 @@ def test_every_way_of_scoring_gives_the_same_numbers() -> None:
         num_key_value_heads=1,
         max_position_embeddings=64,
     )
-    student = Student.of(LlamaForCausalLM(shape).eval())
+    student = LoadedStudent.of(LlamaForCausalLM(shape).eval())
     trajectory = Encoded(torch.randint(0, 211, (30,)).tolist(), 9, truncated=False)
     job = Job("cost", None, {}, {}, "", _Config(), None)  # type: ignore[arg-type]
     ours = cost.statistics(student, trajectory, job)

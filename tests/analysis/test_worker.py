@@ -19,7 +19,7 @@ from lark.models.students import DEMO
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
-from lark.scoring.forward import Student, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.worker import summarise
 from lark.store.store import Checksums
@@ -68,7 +68,7 @@ def test_exact_gradients_come_with_the_scoring_stages_own_surrogate(tmp_path: Pa
     (pool,) = tmp_path.glob("pool/*/*.parquet")
     rows = [row for row in pools.iterate(pool) if row["question_id"] == question.question_id]
     rows.sort(key=lambda row: row["candidate_id"])
-    student = Student.of(load_model(str(DEMO), config.student, "cpu"))
+    student = LoadedStudent.of(load_model(str(DEMO), config.student, "cpu"))
     encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
     found = pd.DataFrame([summarise(tokens, 100) for tokens in response_statistics(student, encoded)])
     found = found.assign(question_id="q", candidate_id=range(33), n_tokens=[e.n_response for e in encoded])

@@ -21,7 +21,7 @@ from lark.explorer.views import find_view
 from lark.pool.trajectories import KEY
 from lark.scoring.methods import METHODS
 from lark.scoring.tokens import read_pieces, read_trajectories
-from lark.selection.write import candidates
+from lark.selection.choose import candidates
 
 
 def get(context: Context, path: str, **query: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from lark.pipeline.registry import OPERATIONS
 from lark.pipeline.scoring_plan import SCORING
 from lark.planner.estimates import estimate
 from lark.scoring import methods
+from lark.scoring.sources import JUDGE_TABLE
 from lark.selection import rules
 from lark.store.store import Artifact, Checksums
 from lark.work.operation import Step
@@ -140,7 +141,7 @@ def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -
         (artifact / "config.yaml").write_text(json.dumps({"version": version, "depends": depends}))
         folders.add(verdicts_folder(artifact))
     assert len(folders) == 2
-    assert methods.JUDGE_TABLE.version == 3
+    assert JUDGE_TABLE.version == 3
 
 
 def test_forcing_an_analysis_forces_its_steps(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def shortest(trajectories: pd.DataFrame, *, power: float = 1.0) -> object:
 def test_a_methods_options_are_its_functions_arguments_and_in_the_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = methods.Method("mine", frozenset({"lengths"}), shortest)  # type: ignore[arg-type]
+    mine = methods.SelectionMethod("mine", frozenset({"lengths"}), shortest)  # type: ignore[arg-type]
     monkeypatch.setitem(methods.METHODS, "mine", mine)
     config = composed("pool.questions=2")
     found = set()

@@ -16,7 +16,7 @@ from lark.models.head import last_hidden_state, predicting
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.scoring import forward
-from lark.scoring.forward import Student, batches, packs, response_statistics
+from lark.scoring.forward import LoadedStudent, batches, packs, response_statistics
 from lark.scoring.methods import METHODS
 from lark.scoring.statistics import TokenStatistics, token_statistics
 from lark.scoring.worker import summarise
@@ -70,7 +70,7 @@ def assert_equals_naive(statistics: TokenStatistics, expected: dict[str, Tensor]
     assert lowest / nll * (1 - 3e-6) <= ours["rank_sum"] / ours["nll"] <= highest / nll * (1 + 3e-6)  # RSR
 
 
-def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[TokenStatistics]:
+def score_all(student: LoadedStudent, encoded: list[Encoded], budget: int) -> list[TokenStatistics]:
     found: list[TokenStatistics | None] = [None] * len(encoded)
     for batch in batches([len(e.ids) for e in encoded], budget, padded=not student.packs):
         for index, statistics in zip(
@@ -82,9 +82,9 @@ def score_all(student: Student, encoded: list[Encoded], budget: int) -> list[Tok
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[Student, ChatFormat]:
+def demo() -> tuple[LoadedStudent, ChatFormat]:
     config = composed().student
-    return Student.load(str(DEMO), config, "cpu"), load_chat(str(DEMO), config)
+    return LoadedStudent.load(str(DEMO), config, "cpu"), load_chat(str(DEMO), config)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_packs_and_shared_prompts_give_the_numbers_of_padded_batches(demo_rows):
     chat = load_chat(str(DEMO), config)
     encoded = chat.encode_many(demo_rows, 512)
     students = [
-        Student.of(load_model(str(DEMO), replace(config, attention=name), "cpu"))
+        LoadedStudent.of(load_model(str(DEMO), replace(config, attention=name), "cpu"))
         for name in ("auto", "varlen", "eager")
     ]
     assert [(student.packs, student.shares) for student in students] == [
@@ -167,7 +167,7 @@ def test_every_architecture_gives_the_numbers_of_each_trajectory_alone(family, m
             (0, 4, ()),
         )
     ]
-    student = Student.of(model)
+    student = LoadedStudent.of(model)
     assert (student.packs, student.shares) == (True, family not in CANNOT_SHARE)
     assert len(packs(batch, 1000, student.shares)) == 1
     for tokens in (1000, 30):
@@ -189,7 +189,7 @@ def test_a_kernel_that_fails_at_start_up_means_padded_batches(monkeypatch, caplo
 
     model = load_model(str(DEMO), replace(composed().student, attention="varlen"), "cpu")
     monkeypatch.setattr(varlen, "sdpa_per_segment", fails)
-    assert not Student.of(model).packs
+    assert not LoadedStudent.of(model).packs
     assert "Scoring padded batches instead of packs: no kernel image is available" in caplog.text
 
 
@@ -225,7 +225,7 @@ def test_packs_hold_a_common_beginning_once():
 def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
     """One question's answers by four teachers."""
     config = composed("student=smollm2").student
-    student, chat = Student.load(str(smollm2), config, "cpu"), load_chat(str(smollm2), config)
+    student, chat = LoadedStudent.load(str(smollm2), config, "cpu"), load_chat(str(smollm2), config)
     model = load_model(str(smollm2), config, "cpu")  # with the weights' own layout
     lines = [
         json.loads(line) for line in (shared_data / "pools" / "gsm_symbolic.jsonl").open(encoding="utf-8")

@@ -27,7 +27,7 @@ from lark.models.chat import Encoded
 from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head, LogitRule
 from lark.scoring import forward
-from lark.scoring.forward import Student
+from lark.scoring.forward import LoadedStudent
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.learnability import exact_score
 from lark.scoring.residuals import head_residuals
@@ -58,8 +58,8 @@ def tiny(config: Any, attention: str = "sdpa") -> PreTrainedModel:
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).eval()
 
 
-def student(family: str = "llama", tied: bool = True, attention: str = "sdpa") -> Student:
-    return Student.of(tiny(FAMILIES[family](**SHAPE, tie_word_embeddings=tied), attention))
+def student(family: str = "llama", tied: bool = True, attention: str = "sdpa") -> LoadedStudent:
+    return LoadedStudent.of(tiny(FAMILIES[family](**SHAPE, tie_word_embeddings=tied), attention))
 
 
 def trajectories(count: int = 5) -> list[Encoded]:
@@ -215,7 +215,7 @@ def test_weights_in_the_layout_of_the_cpus_kernels_change_nothing(sketcher: type
     expected = whole(sketcher(student(), Sizes(8, 8))(encoded))
     again = tiny(LlamaConfig(**SHAPE, tie_word_embeddings=True))
     assert pack_linears(again.base_model, gradients=sketcher is BackwardSketcher)
-    found = whole(sketcher(Student.of(again), Sizes(8, 8))(encoded))
+    found = whole(sketcher(LoadedStudent.of(again), Sizes(8, 8))(encoded))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
@@ -288,4 +288,4 @@ def test_a_model_of_another_kind_gets_a_sentence_and_not_a_wrong_number(config: 
     with pytest.raises(
         LarkError, match=rf"method=lark_gram cannot score \w+: .*{why}.*Choose another method"
     ):
-        ForwardSketcher(Student.of(tiny(config, "eager")), Sizes(8, 8))
+        ForwardSketcher(LoadedStudent.of(tiny(config, "eager")), Sizes(8, 8))

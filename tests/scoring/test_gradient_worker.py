@@ -22,7 +22,7 @@ from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring import gradient_worker, shards, worker
+from lark.scoring import gradient_worker, merging, worker
 from lark.scoring.influence import correct_or_all, directions, sample
 from lark.scoring.learnability import exact_score
 from lark.scoring.methods import METHODS
@@ -49,7 +49,7 @@ def prepare(folder: Path, config: Config, order: list[Trajectory]) -> dict[str, 
     folder.mkdir()
     pools.write(iter(order), folder / pools.FILE, config.pool)
     job = job_of(config, folder, inputs={"pool": folder})
-    shards.collect_lengths(job, worker.lengths(job))
+    merging.collect_lengths(job, worker.lengths(job))
     return {"pool": folder, "lengths": folder}
 
 
@@ -60,7 +60,7 @@ def run(
     for path in folders.values():
         path.mkdir(parents=True, exist_ok=True)
     job = job_of(config, folder, inputs=inputs, outputs=folders)
-    shards.collect(job, getattr(gradient_worker, task)(job))
+    merging.collect(job, getattr(gradient_worker, task)(job))
     return {output: pd.read_parquet(path / f"{output}.parquet") for output, path in folders.items()}
 
 
@@ -188,7 +188,7 @@ def test_sketched_scores_are_the_same_in_any_order_of_the_pool_and_after_a_kill(
     assert len(parts) == 3
     parts[1].unlink()
     gradient_worker.exact(job)
-    shards.collect(job, counts)
+    merging.collect(job, counts)
     found = pd.read_parquet(tmp_path / "two" / "exact.parquet").sort_values(KEY, ignore_index=True)
     pd.testing.assert_frame_equal(
         found, expected["exact"].sort_values(KEY, ignore_index=True), rtol=1e-5, atol=1e-6

@@ -21,7 +21,7 @@ from lark.pool import trajectories as pools
 from lark.scoring import judge, judge_worker
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.judge_worker import Asker, judge_pool, load_tokenizer
-from lark.scoring.methods import JUDGE_TABLE
+from lark.scoring.sources import JUDGE_TABLE
 from lark.work.operation import Job
 from tests.conftest import ROOT, composed, job_of
 
@@ -37,7 +37,7 @@ def test_the_judge_prompt_is_the_papers_word_for_word() -> None:
     text = text[text.index("]") + 1 : text.index(r"\end{prompt}")]
     text = re.sub(r"\\(begin|end)\{verbatim\}", "", text)
     text = re.sub(r"\\texttt\{\\\{(.*?)\\\}\}", r"{\1}", text).replace(r"\_", "_")
-    assert prompts.JUDGE.split() == text.split()
+    assert prompts.PAPER_PROMPT.split() == text.split()
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_the_judge_prompt_is_the_papers_word_for_word() -> None:
         (r'{"a": "\(x\)", "overall_score": 0.8/1.0}', None),
         (r'{"a": "\(x\)", "overall_score": 0.', None),
         ('"overall_score": 0.5,', None),
-        (prompts.JUDGE, None),
-        (prompts.JUDGE_BRIEF, None),
-        (prompts.JUDGE + '\n{"overall_score": 0.7}', 0.7),
+        (prompts.PAPER_PROMPT, None),
+        (prompts.BRIEF_PROMPT, None),
+        (prompts.PAPER_PROMPT + '\n{"overall_score": 0.7}', 0.7),
         ('{"overall_score": true}', None),
         ('{"overall_score": NaN}', None),
         ('{"overall_score": null}', None),

@@ -13,7 +13,7 @@ from lark.models.chat import ChatFormat, Encoded
 from lark.models.load import load_chat, load_model
 from lark.models.students import DEMO
 from lark.scoring import local
-from lark.scoring.forward import Student
+from lark.scoring.forward import LoadedStudent
 from lark.scoring.local import Block, LocalScorer, blocks, local_naturalness, steps_of
 from lark.scoring.sentences import split_steps
 from tests.conftest import composed
@@ -107,7 +107,7 @@ def test_surprisals_equal_one_forward_pass_for_each_step(family, shared, monkeyp
     sizes = [[3, 1, 4, 1, 5, 9, 2, 6], [1], [2, 7, 1, 8, 2, 8], [1, 1, 1]]
     for m, prompt, budget in ((4, 7, 10_000), (1, 7, 40), (2, 1, 60)):
         group, steps = random_group(prompt, sizes)
-        scorer = LocalScorer(Student.of(model), m, budget)
+        scorer = LocalScorer(LoadedStudent.of(model), m, budget)
         assert scorer.continues == shared
         shares: list[float] = []
         found = scorer.surprisals(group, steps, shares.append)
@@ -127,14 +127,14 @@ def test_a_model_that_cannot_continue_from_keys_is_detected_and_logged(caplog):
 
     model.model.forward = forgetful
     with caplog.at_level(logging.WARNING):
-        assert not local.can_continue(Student.of(model))
+        assert not local.can_continue(LoadedStudent.of(model))
     assert "Every block is run after the full prompt" in caplog.text
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[Student, ChatFormat]:
+def demo() -> tuple[LoadedStudent, ChatFormat]:
     config = composed().student
-    return Student.of(load_model(str(DEMO), config, "cpu")), load_chat(str(DEMO), config)
+    return LoadedStudent.of(load_model(str(DEMO), config, "cpu")), load_chat(str(DEMO), config)
 
 
 def test_the_demo_student_agrees_with_the_definition_from_text_to_score(demo):

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.scoring.methods import METHODS, SOURCES, find_method, z_score
+from lark.scoring.by_question import z_score
+from lark.scoring.methods import METHODS, find_method
+from lark.scoring.sources import SOURCES
 from lark.scoring.text import INDICATORS, indicators
 from lark.selection.rules import select
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lark.errors import LarkError
-from lark.scoring import shards
+from lark.scoring import merging, shards
 from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
@@ -120,7 +120,7 @@ def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
     assert before.rows != now.rows
     write_shards(tmp_path, before, value=1.0)
     write_shards(tmp_path, now, value=2.0)
-    counts = shards.finish("local", tmp_path, now.rows)
+    counts = merging.finish("local", tmp_path, now.rows)
     table = pd.read_parquet(tmp_path / "local.parquet")
     assert table["row"].tolist() == list(range(40))
     assert table["local_naturalness"].eq(2.0).all()
@@ -132,9 +132,9 @@ def test_a_run_killed_after_the_merge_computes_nothing_again(tmp_path):
     write_lengths(tmp_path)
     whole = Shards.of(tmp_path, 80)
     write_shards(tmp_path, whole, value=1.0)
-    shards.finish("local", tmp_path, whole.rows)
+    merging.finish("local", tmp_path, whole.rows)
     assert whole.missing("local", tmp_path, whole.rows) == set()
-    assert shards.finish("local", tmp_path, whole.rows)["trajectories"] == 40
+    assert merging.finish("local", tmp_path, whole.rows)["trajectories"] == 40
 
 
 def harmed(path: Path, harm: str, other: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_shard_or_a_merged_table_with_other_rows_is_computed_again(harm, merge
     victim, other = (tmp_path / shards.name("local", rows) for rows in whole.rows[:2])
     if merged:
         other = shutil.copy(other, tmp_path / "other.parquet")
-        shards.finish("local", tmp_path, whole.rows)
+        merging.finish("local", tmp_path, whole.rows)
         victim = tmp_path / "local.parquet"
     harmed(victim, harm, other)
     assert whole.missing("local", tmp_path, whole.rows) == (set(whole.rows) if merged else {whole.rows[0]})
@@ -194,7 +194,7 @@ def test_a_table_of_the_same_trajectories_from_another_artifact_is_computed_agai
     for folder, value in ((mine, 1.0), (other, 2.0)):
         folder.mkdir(parents=True)
         write_shards(folder, whole, value)
-        shards.finish("local", folder, whole.rows)
+        merging.finish("local", folder, whole.rows)
     assert whole.missing("local", mine, whole.rows) == set()
     assert whole.missing("local", mine.rename(renamed), whole.rows) == set()
     shutil.copy(other / "local.parquet", renamed / "local.parquet")
@@ -273,7 +273,7 @@ def test_a_missing_shard_is_an_error_not_a_gap(output, tmp_path):
     write_lengths(tmp_path)
     whole = Shards.of(tmp_path, 80)
     with pytest.raises(LarkError, match=f"{len(whole.rows)} of {len(whole.rows)} shards are missing"):
-        shards.finish(output, tmp_path, whole.rows)
+        merging.finish(output, tmp_path, whole.rows)
 
 
 def test_a_shard_with_a_damaged_column_name_is_not_merged(tmp_path):
@@ -286,4 +286,4 @@ def test_a_shard_with_a_damaged_column_name_is_not_merged(tmp_path):
         victim, index=False
     )
     with pytest.raises(LarkError, match=f"{victim.name} or .* is damaged: their columns differ"):
-        shards.finish("local", tmp_path, whole.rows)
+        merging.finish("local", tmp_path, whole.rows)

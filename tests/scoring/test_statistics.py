@@ -361,4 +361,4 @@ def test_with_triton_scoring_on_a_gpu_uses_the_kernel(monkeypatch: pytest.Monkey
     tilings = [statistics._tiling("auto", hidden, Head(torch.randn(50, 4))) for _ in range(2)]  # type: ignore[arg-type]
     statistics._kernel_runs.cache_clear()
     assert all(tiling.absorb is triton_kernel.absorb_tile for tiling in tilings)
-    assert tiles == [(1, statistics.GPU_TILE[1])]  # tried once, on one row
+    assert tiles == [(1, statistics.KERNEL_TILE[1])]  # tried once, on one row

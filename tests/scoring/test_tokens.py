@@ -154,4 +154,4 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_name(harm, tmp_path):
 
 
 def test_all_statistics_of_a_trajectory_are_columns():
-    assert [field.name for field in fields(TrajectoryTokens)] == tokens.SCHEMA.names
+    assert [field.name for field in fields(TrajectoryTokens)] == tokens.TOKENS_SCHEMA.names

@@ -21,7 +21,7 @@ from triton.runtime import driver
 
 from lark.models.head import Head
 from lark.scoring import statistics, triton_kernel
-from lark.scoring.statistics import GPU_TILE, Tiling
+from lark.scoring.statistics import KERNEL_TILE, Tiling
 
 MAX_REGISTERS = 128
 """Registers of a thread if one program of 16 warps has the whole register file (65,536). With half, two
@@ -87,7 +87,7 @@ def usage(kernel: Any, folder: Path) -> SimpleNamespace:
 def test_the_kernel_compiles_for_every_tile_without_spilling(
     vocabulary: int, compiled: list[Any], tmp_path: Path
 ) -> None:
-    tiling = Tiling(*GPU_TILE, triton_kernel.absorb_tile).fitted(2, vocabulary)
+    tiling = Tiling(*KERNEL_TILE, triton_kernel.absorb_tile).fitted(2, vocabulary)
     tile = torch.zeros(2, tiling.columns)
     state = torch.zeros(6, 2, dtype=torch.float64)
     triton_kernel.absorb_tile(tile, torch.zeros(2, dtype=torch.int64), torch.zeros(2), state)

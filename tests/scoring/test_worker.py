@@ -27,7 +27,7 @@ from lark.pipeline.operations.score import SCORE
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
-from lark.scoring import shards, worker
+from lark.scoring import merging, shards, worker
 from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
 from lark.work import launch
 from tests.conftest import ALONE, composed, job_of, work_here
@@ -52,7 +52,7 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
 
 def write_lengths(config: Config, folder: Path, inputs: dict[str, Path]) -> None:
     job = job_of(config, folder, inputs=inputs)
-    shards.collect_lengths(job, worker.lengths(job))
+    merging.collect_lengths(job, worker.lengths(job))
 
 
 def cut(lengths: Path, config: Config) -> list[range]:
@@ -68,7 +68,7 @@ def run_here(
     for path in folders.values():
         path.mkdir(parents=True, exist_ok=True)
     job = job_of(config, folder, inputs=inputs, outputs=folders)
-    shards.collect(job, getattr(worker, task)(job))
+    merging.collect(job, getattr(worker, task)(job))
     return folders
 
 
@@ -173,18 +173,22 @@ def test_tokens_add_up_to_their_trajectory(pool, scored):
     assert (tokens["likeliest_p"] >= tokens["p_gold"] - 1e-3).all()
 
 
-def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
-    """The naive way: all logits of a trajectory from the model itself, in float64."""
-    config = settings()
+def all_logits(pool):
+    """Some trajectories with all logits that predict their responses, from the model itself, in float64."""
+    student = settings().student
     rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT_COLUMNS)
-    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
-    model = load_model(str(DEMO), config.student, "cpu")
-    table = read(scored, "entropy").set_index(KEY)
+    encoded = load_chat(str(DEMO), student).encode_many(rows, student.max_length)
+    model = load_model(str(DEMO), student, "cpu")
     for row, e in zip(rows, encoded, strict=True):
         with torch.no_grad():
-            logits = (
-                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
-            )
+            logits = model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1]
+        yield row, e, logits.double()
+
+
+def test_entropies_and_alternatives_are_those_of_the_students_own_softmax(pool, scored):
+    """The naive way: all logits of a trajectory from the model itself, in float64."""
+    table = read(scored, "entropy").set_index(KEY)
+    for row, e, logits in all_logits(pool):
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         entropy, renyi2 = -(p * log_p).sum(-1), -p.square().sum(-1).log()
@@ -204,17 +208,9 @@ def test_the_top_50_residual_is_that_of_a_softmax_over_the_50_largest_logits(poo
     """Token by token, from all logits of the model itself: the distribution over 50 tokens, and the gold
     token's one-hot.
     """
-    config = settings()
-    rows = shards.read_rows(pool["pool"] / pools.FILE, range(40, 46), pools.TEXT_COLUMNS)
-    encoded = load_chat(str(DEMO), config.student).encode_many(rows, config.student.max_length)
-    model = load_model(str(DEMO), config.student, "cpu")
     table = read(scored, "top50").set_index(KEY)
     outside = 0
-    for row, e in zip(rows, encoded, strict=True):
-        with torch.no_grad():
-            logits = (
-                model(input_ids=torch.tensor(list(e.ids))[None]).logits[0, e.prompt_length - 1 : -1].double()
-            )
+    for row, e, logits in all_logits(pool):
         total = 0.0
         for token, values in zip(e.response, logits, strict=True):
             largest = sorted(range(len(values)), key=lambda word: float(values[word]), reverse=True)[:50]
@@ -301,16 +297,6 @@ def test_a_trajectory_without_a_response_token_has_a_row_and_no_score(pool, tmp_
         assert table[column].isna().all()
 
 
-def test_a_shard_of_entropies_from_a_version_without_the_loss_is_computed_again(pool, scored, tmp_path):
-    job = job_of(settings(), tmp_path, inputs=pool, outputs={"entropy": tmp_path})
-    worker.score(job)
-    old, *_ = sorted(tmp_path.glob("shard-*"))
-    pd.read_parquet(old).drop(columns="nll").to_parquet(old, write_page_checksum=True)
-    worker.score(job)
-    shards.finish("entropy", tmp_path, cut(pool["lengths"], job.config))
-    assert_same(pd.read_parquet(tmp_path / "entropy.parquet"), read(scored, "entropy"))
-
-
 @pytest.mark.parametrize("harm", ["torn", "one byte"])
 def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_path, caplog):
     config = settings()
@@ -325,7 +311,7 @@ def test_a_damaged_shard_is_reported_and_computed_again(harm, pool, scored, tmp_
     worker.score(job_of(config, tmp_path, inputs=pool, outputs=tasks))
     assert caplog.text.count(f"{victim} is damaged") == 1
     assert [path.stat().st_mtime_ns for path in others] == before
-    shards.finish("scores", tmp_path, cut(pool["lengths"], config))
+    merging.finish("scores", tmp_path, cut(pool["lengths"], config))
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
 
 
@@ -353,7 +339,7 @@ def test_two_processes_killed_and_started_again_give_the_scores_of_one(pool, sco
     assert 0 < len(left) < len(rows)
     counts = launch.run_worker(job, SCORE.run)
     assert left.items() <= {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}.items()
-    shards.collect(job, counts)
+    merging.collect(job, counts)
     assert_same(pd.read_parquet(tmp_path / "scores.parquet"), read(scored, "scores"))
     tokens, alone = (by_key(read(where, "tokens"), "position") for where in ({"tokens": tmp_path}, scored))
     pd.testing.assert_frame_equal(tokens, alone, rtol=1e-3, atol=1e-4)

@@ -16,7 +16,8 @@ from lark.pipeline import pipeline
 from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.read import read
-from lark.selection.write import check_choice, find_teacher, write_selection
+from lark.selection.choose import check_choice, find_teacher
+from lark.selection.write import write_selection
 from tests.conftest import composed, job_of, work_here
 
 
@@ -52,7 +53,10 @@ def test_a_score_that_decides_nothing_is_counted_and_logged(
     pool.assign(n_tokens=9).to_parquet(tmp_path / "lengths.parquet")
     counts = write_selection(job_of(config, tmp_path, inputs={"pool": tmp_path, "lengths": tmp_path}))
     assert counts["tied"] == 3
-    assert "for 3 of 4 questions the scores just inside and just outside the budget are equal" in caplog.text
+    assert (
+        "for 3 of 4 questions the last selected and the first rejected candidate have equal scores"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(("budget", "whole"), [(2, 0), (3, 2), (4, 2)])

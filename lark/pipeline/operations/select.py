@@ -2,13 +2,13 @@
 
 from lark.config import Config
 from lark.output.cards import dataset_card
-from lark.selection import write
+from lark.selection import choose, write
 from lark.work.machine import Machine
 from lark.work.operation import Operation
 
 
 def _check(config: Config, machine: Machine) -> None:
-    write.check_scores_file(config)
+    choose.check_scores_file(config)
 
 
 SELECT = Operation(
@@ -16,7 +16,7 @@ SELECT = Operation(
     "select",
     write.write_selection,
     check=_check,
-    preview=write.check_choice,
+    preview=choose.check_choice,
     notice=write.report_character,
     card=dataset_card,
     row_seconds=6e-5,

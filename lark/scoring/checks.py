@@ -1,0 +1,95 @@
+"""Refusals of the scoring passes. No model code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lark.errors import LarkError
+
+
+def check_shards(shards: Sequence[Path]) -> None:
+    """Refuse to merge shards some of which are missing."""
+    missing = [shard.name for shard in shards if not shard.exists()]
+    if missing:
+        raise LarkError(
+            f"{shards[0].parent}: {len(missing)} of {len(shards)} shards are missing ({missing[0]}…). Run again."
+        )
+
+
+def check_same_columns(shards: Sequence[Path], tables: Sequence[pd.DataFrame]) -> None:
+    """Refuse shards with different columns.
+
+    Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would leave NaN.
+    """
+    for shard, table in zip(shards, tables, strict=True):
+        if list(table.columns) != list(tables[-1].columns):
+            raise LarkError(
+                f"{shard} or {shards[-1].name} is damaged: their columns differ. Remove both and run again."
+            )
+
+
+def check_merged(path: Path, rows: int, expected: int) -> None:
+    """Refuse a merged file with another number of rows than the pool."""
+    if rows != expected:
+        raise LarkError(f"{path} has {rows} rows, but the pool has {expected}. Remove {path.parent}.")
+
+
+def check_finite(gram: np.ndarray, losses: np.ndarray, question: str) -> None:
+    """Refuse gradients that are NaN or infinite."""
+    if not (np.isfinite(gram).all() and np.isfinite(losses).all()):
+        raise LarkError(f"A gradient of question {question} is not finite: check the student's weights.")
+
+
+def check_any_response(encoded: Sequence[object], path: str | None) -> None:
+    """Refuse a validation set in which truncation leaves no response."""
+    if not encoded:
+        raise LarkError(
+            f"method.validation.path={path}: no trajectory is left to compare with, because the prompts of all"
+            " of them are longer than student.max_length. Give other trajectories."
+        )
+
+
+def check_validation_rows(rows: Sequence[object], path: str | None) -> None:
+    """Refuse an empty validation file."""
+    if not rows:
+        raise LarkError(f"method.validation.path={path}: the file is empty. Give a file with trajectories.")
+
+
+def check_any_correct(trajectories: Sequence[object], questions: int, path: str | None) -> None:
+    """Refuse a validation set whose trajectories are all wrong."""
+    if not trajectories:
+        raise LarkError(
+            f"method.validation.path={path}: all trajectories of {questions} questions are wrong, so there is"
+            " nothing to compare with. Give correct trajectories, or raise method.validation.questions."
+        )
+
+
+def check_other_questions(questions: int) -> None:
+    """Refuse a validation set in which some question has nothing to be compared with."""
+    if questions < 2:
+        raise LarkError(
+            "method=less compares each candidate with trajectories of other questions, and the validation set"
+            " has fewer than two questions with a usable trajectory. Give a file (method.validation.path), or"
+            " a pool with more correct trajectories."
+        )
+
+
+def check_verdicts(folder: Path, missing: Sequence[str]) -> None:
+    """Refuse to collect verdicts some of which are missing. `missing`: the questions."""
+    if missing:
+        raise LarkError(
+            f"{folder}: verdicts are missing or damaged, e.g. that of question {missing[0]}. Run the same"
+            " command again to ask for them."
+        )
+
+
+def check_known_correctness(known: int, method: str, pool: str) -> None:
+    """Refuse a method that prefers correct trajectories if no trajectory can be judged."""
+    if not known:
+        raise LarkError(
+            f"method={method} needs to know which trajectories are correct, and no trajectory of the pool {pool}"
+            " has an `answer` or a `correct`. Add one of them to the pool (docs/own-pool.md), set"
+            " pool.labels=vote, or choose another method."
+        )

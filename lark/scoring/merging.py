@@ -1,0 +1,67 @@
+"""Merge the shards of a pass when all processes have finished, and count what they contain. No model code."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from lark.scoring import tokens
+from lark.scoring.checks import check_merged, check_same_columns, check_shards
+from lark.scoring.shards import FILES, name, prefix
+from lark.scoring.sources import LENGTHS_TABLE
+from lark.store.part_files import write_part
+from lark.work.operation import Counts, Job
+
+
+def collect_lengths(job: Job, counts: Counts) -> Counts:
+    """`lengths.parquet`, in the pool's order, from its shards."""
+    rows = [range(*bounds) for bounds in counts["shards"]]
+    merged = finish(LENGTHS_TABLE.name, job.folder, rows)
+    table = pd.read_parquet(job.folder / LENGTHS_TABLE.file, columns=["n_prompt", "n_tokens"])
+    total = int((table["n_prompt"] + table["n_tokens"]).sum())
+    return {**merged, "tokens": total, "without_response": int((table["n_tokens"] == 0).sum())}
+
+
+def collect(job: Job, counts: Counts) -> Counts:
+    """Merge the shards of each output. `counts` has the rows of each output's shards."""
+    common = {key: value for key, value in counts.items() if key != "shards"}
+    merged = {}
+    for output, folder in job.outputs.items():
+        rows = [range(*bounds) for bounds in counts["shards"][output]]
+        merged[output] = {**common, **finish(output, folder, rows)}
+    return merged
+
+
+def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, int]:
+    """Merge the shards of an output, remove those of other cuts, and count."""
+    shards = [folder / name(output, part) for part in rows]
+    if not FILES[output]:
+        check_shards(shards)
+        _remove_shards(output, folder, keep=set(shards))
+        return tokens.write_index(folder, shards)
+    path = folder / FILES[output]
+    if not path.exists():
+        check_shards(shards)
+        _merge(shards, path)
+    _remove_shards(output, folder)
+    table = pd.read_parquet(path, columns=["n_tokens", "truncated"])
+    check_merged(path, len(table), rows[-1].stop)
+    return {
+        "trajectories": len(table),
+        "tokens": int(table["n_tokens"].sum()),
+        "truncated": int(table["truncated"].sum()),
+    }
+
+
+def _merge(shards: Sequence[Path], path: Path) -> None:
+    tables = [pd.read_parquet(shard) for shard in shards]
+    check_same_columns(shards, tables)
+    merged = pd.concat(tables, ignore_index=True)
+    write_part(pa.Table.from_pandas(merged, preserve_index=False), path, compression="snappy")
+
+
+def _remove_shards(output: str, folder: Path, keep: Collection[Path] = ()) -> None:
+    for shard in folder.glob(f"{prefix(output)}-*.parquet"):
+        if shard not in keep:
+            shard.unlink()

@@ -1,0 +1,132 @@
+"""One pass of the student over the pool: the shards that are missing, and how a process computes them.
+
+The passes differ only in what they do with a shard's rows (`ShardScorer`). Shards that an earlier run
+finished are skipped, and each is written when it is complete (lark/work/sharding.py). The pipeline merges
+them (lark/scoring/merging.py).
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+
+from lark.errors import LarkError
+from lark.models.chat import Encoded
+from lark.models.load import load_chat
+from lark.pool import trajectories as pools
+from lark.pool.trajectories import KEY
+from lark.scoring import shards
+from lark.scoring.forward import LoadedStudent
+from lark.scoring.shards import Shards
+from lark.scoring.tokens import TrajectoryTokens, write_shard
+from lark.store.part_files import write_part
+from lark.work.devices import start_torch
+from lark.work.operation import Job
+from lark.work.sharding import Do, Progress, Shard, Work
+
+Rows = Sequence[Mapping[str, Any]]
+Advance = Callable[[float], object]
+"""Advances the progress bar by a number of tokens."""
+Content: TypeAlias = pa.Table | list[TrajectoryTokens]
+ShardScorer = Callable[[Rows, Sequence[Encoded], Advance], Mapping[str, Content]]
+"""Maps a shard's rows and their tokens to the content of one file per output."""
+
+
+def pass_over(
+    job: Job,
+    cut: Shards,
+    label: str,
+    scorer: Callable[[LoadedStudent], ShardScorer],
+    offsets: bool = False,
+    partial: Mapping[str, Shards] | None = None,
+    gradients: bool = False,
+) -> Work:
+    """One pass of the student over the pool. `partial`: the shards of outputs that have only some of them.
+    `offsets`: the scorer needs the characters of tokens. `gradients`: it needs gradients of hidden states.
+    """
+    pool = job.inputs["pool"] / pools.FILE
+    ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
+    cuts = dict.fromkeys(job.outputs, cut) | dict(partial or {})
+    bounds = {output: [(rows.start, rows.stop) for rows in cuts[output].rows] for output in job.outputs}
+
+    def missing_files(wanted: Sequence[Shard]) -> dict[range, dict[str, Path]]:
+        """The files that each of these shards lacks, by output."""
+        files: defaultdict[range, dict[str, Path]] = defaultdict(dict)
+        requested = {ranges[shard.name] for shard in wanted}
+        for output, folder in job.outputs.items():
+            parts = requested & set(cuts[output].rows)
+            for rows in cuts[output].missing(output, folder, parts):
+                files[rows][output] = folder / shards.name(output, rows)
+        return files
+
+    def missing(wanted: Sequence[Shard]) -> list[Shard]:
+        files = missing_files(wanted)
+        return [shard for shard in wanted if ranges[shard.name] in files]
+
+    @contextlib.contextmanager
+    def load() -> Iterator[Do]:
+        settings = job.config.student
+        device = start_torch(job)
+        chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
+        score_shard = scorer(LoadedStudent.load(job.weights, settings, device, gradients))
+
+        def do(wanted: Sequence[Shard], progress: Progress) -> None:
+            files = missing_files(wanted)
+            # In the order of the pool, whose row groups are read one after the other.
+            for part in sorted(files, key=lambda rows: rows.start):
+                read = cut.read(pool, part, pools.TEXT_COLUMNS)
+                rows = [read[index] for index in cut.with_work(part)]
+                encoded = chat.encode_many(rows, settings.max_length, offsets)
+                contents = score_shard(rows, encoded, progress.update)
+                for output, path in files[part].items():
+                    _write(path, contents[output])
+
+        yield do
+
+    def describe(shard: Shard) -> str:
+        return shards.named(cut.read(pool, ranges[shard.name], KEY))
+
+    return Work(
+        [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()],
+        missing,
+        load,
+        lambda done: {"shards": bounds, "tokens_per_second": done.rate},
+        describe,
+        label,
+        "tok",
+    )
+
+
+def _write(path: Path, content: Content) -> None:
+    if isinstance(content, pa.Table):
+        write_part(content, path)
+    else:
+        write_shard(path, content)
+
+
+@contextlib.contextmanager
+def naming(rows: Rows, batch: Sequence[int]) -> Iterator[None]:
+    """Add the names of a batch's trajectories to an error."""
+    try:
+        yield
+    except LarkError as error:
+        names = ", ".join(f"{rows[i]['question_id']}/{rows[i]['candidate_id']}" for i in batch[:5])
+        end = "…" if len(batch) > 5 else "."
+        raise LarkError(
+            f"{error} This occurred in a batch of {len(batch)} trajectories: {names}{end}"
+        ) from error
+
+
+def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
+    """The columns that all tables of a pass have in common, and further ones."""
+    ids = {name: [row[name] for row in rows] for name in KEY}
+    counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
+    return pd.DataFrame({**ids, **counts, **columns})
+
+
+def as_arrow(table: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(table, preserve_index=False)
