@@ -8,7 +8,7 @@ from lark.config import Source
 from lark.pool.checks import check_generations, check_settings, no_teachers
 from lark.pool.columns import NAMES, Columns
 from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
-from lark.pool.row_lists import LISTS, Labels, aligned, listed
+from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.teachers import TeacherColumns, find_teachers
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
