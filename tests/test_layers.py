@@ -211,7 +211,7 @@ def test_no_package_hides_code_in_its_init() -> None:
         assert rest == [], f"{path} has code"
 
 
-SAME_WORD = {"gradients", "hub", "pool", "shards", "student", "teachers", "worker"}
+SAME_WORD = {"checks", "gradients", "hub", "pool", "shards", "student", "teachers", "worker"}
 """Names of modules in several packages. They mean the same thing there, for another package."""
 
 
