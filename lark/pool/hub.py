@@ -54,10 +54,7 @@ def _snapshot(path: str, revision: str | None) -> Path:
 
 def hub_rows(source: Source) -> Iterator[Row]:
     """The rows of a dataset, one at a time."""
-    try:
-        import datasets  # noqa: PLC0415  # only this format needs it
-    except ImportError as error:
-        raise LarkError("pool.format=hub needs the `datasets` package: pip install datasets.") from error
+    datasets = _library()
     assert source.path is not None
     number = 0
     try:
@@ -66,12 +63,25 @@ def hub_rows(source: Source) -> Iterator[Row]:
     except LarkError:
         raise
     except Exception as error:
-        place = f" after row {number}" if number else ""
-        remedy = "Run the command again" if number else "Check pool.path, pool.subset and pool.split"
-        raise LarkError(
-            f"pool.path={source.path}: the dataset cannot be read{place} ({type(error).__name__}:"
-            f" {first_line(error)}). {remedy}, or download the dataset and give its folder as pool.path."
-        ) from error
+        raise _unreadable(source, number, error) from error
+
+
+def _library() -> Any:
+    try:
+        import datasets  # noqa: PLC0415  # only this format needs it
+    except ImportError as error:
+        raise LarkError("pool.format=hub needs the `datasets` package: pip install datasets.") from error
+    return datasets
+
+
+def _unreadable(source: Source, number: int, error: Exception) -> LarkError:
+    """The refusal of a dataset after `number` rows. After the first, the network is the likely cause."""
+    place = f" after row {number}" if number else ""
+    remedy = "Run the command again" if number else "Check pool.path, pool.subset and pool.split"
+    return LarkError(
+        f"pool.path={source.path}: the dataset cannot be read{place} ({type(error).__name__}:"
+        f" {first_line(error)}). {remedy}, or download the dataset and give its folder as pool.path."
+    )
 
 
 def _dataset(source: Source, datasets: Any) -> Any:

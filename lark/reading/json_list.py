@@ -73,7 +73,7 @@ class _List:
         return LarkError(f"{self.path}, item {self.count + 1}: {reason}.")
 
     def _start(self) -> int:
-        """Where the next item starts: after a comma, unless it is the first."""
+        """The start of the next item: after a comma, unless it is the first."""
         if self.count == 0:
             return self.at
         if not self.text.startswith(",", self.at):
