@@ -33,7 +33,7 @@ def test_messages_of_another_process_are_logged_once_and_whole(
     def send() -> None:
         for message in sent:
             sender.info(message)
-        with (tmp_path / relay.FILE).open("a") as handle:
+        with (tmp_path / relay.RELAY_FILE).open("a") as handle:
             handle.write('{"level": 20, "mess')  # its process was killed
 
     thread = threading.Thread(target=send)
