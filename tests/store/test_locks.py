@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lark.store import locks
-from lark.store.locks import locked
+from lark.store.locks import holder, locked
 
 NUMBERS = [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS]
 
@@ -107,6 +107,33 @@ def test_a_long_job_keeps_its_lock(without_locks: None, tmp_path: Path) -> None:
         assert not record.exists(), "touched within the limit, so not taken over"
     other.join(30)
     assert record.read_text().split() == ["in", "out"]
+
+
+def hold_until(path: Path, held: Any, end: Any) -> None:
+    with locked(path, "thing"):
+        held.set()
+        end.wait(60)
+
+
+def check_holder(path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    end = context.Event()
+    assert holder(path) is None
+    process = context.Process(target=hold_until, args=(path, held, end))
+    process.start()
+    assert held.wait(60) and holder(path) == f"process {process.pid} on {socket.gethostname()}"
+    end.set()
+    process.join()
+    assert holder(path) is None
+
+
+def test_who_holds_a_lock_can_be_seen_without_waiting(tmp_path: Path) -> None:
+    check_holder(tmp_path / "lock")
+
+
+def test_who_holds_a_lock_can_be_seen_where_there_are_none(without_locks: None, tmp_path: Path) -> None:
+    check_holder(tmp_path / "lock")
 
 
 def test_another_error_of_the_disk_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
