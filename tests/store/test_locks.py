@@ -110,16 +110,31 @@ def test_a_long_job_keeps_its_lock(without_locks: None, tmp_path: Path) -> None:
     assert record.read_text().split() == ["in", "out"]
 
 
-def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    assert holder(path) is None
+def hold_until(path: Path, held: Any, end: Any) -> None:
     with locked(path, "thing"):
-        assert holder(path) == f"process {os.getpid()} on {socket.gethostname()}"
+        held.set()
+        end.wait(60)
+
+
+def check_holder(path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    end = context.Event()
+    assert holder(path) is None
+    process = context.Process(target=hold_until, args=(path, held, end))
+    process.start()
+    assert held.wait(60) and holder(path) == f"process {process.pid} on {socket.gethostname()}"
+    end.set()
+    process.join()
     assert holder(path) is None
 
 
-def test_the_holder_of_a_lock_file_is_named(without_locks: None, tmp_path: Path) -> None:
-    test_the_holder_of_a_lock_is_named(tmp_path)
+def test_who_holds_a_lock_can_be_seen_without_waiting(tmp_path: Path) -> None:
+    check_holder(tmp_path / "lock")
+
+
+def test_who_holds_a_lock_can_be_seen_where_there_are_none(without_locks: None, tmp_path: Path) -> None:
+    check_holder(tmp_path / "lock")
 
 
 def test_another_error_of_the_disk_is_not_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
