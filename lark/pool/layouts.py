@@ -9,7 +9,6 @@ from lark.pool.checks import check_generations, check_settings, no_teachers
 from lark.pool.columns import NAMES, Columns
 from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
-from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.teachers import TeacherColumns, find_teachers
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
