@@ -215,7 +215,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     ]
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    changed = tuple(a for a in arguments if _key(a) in said and _key(a).split(".")[0] not in same)
+    benchmark = OmegaConf.select(whole, f"experiment.scales.{whole.scale}.benchmark", default=whole.scale)
+    relevant = [a for a in arguments if _key(a).split(".")[0] not in same and a != f"benchmark={benchmark}"]
+    changed = tuple(a for a in relevant if _key(a) in said)
     launcher = OmegaConf.to_container(whole.hydra.launcher, resolve=False)
     assert isinstance(launcher, dict)
     settings = {str(key): value for key, value in launcher.items() if not str(value).startswith("${")}
