@@ -66,7 +66,7 @@ def command_line() -> str | None:
     except KeyboardInterrupt:
         failures.append(INTERRUPTED)
     except Exception as error:  # `explain` knows Hydra's, the disk's and ours; others leave a report
-        failures.append(f"error: {explain(error, outputs_typed(sys.argv))}")
+        failures.append(f"error: {explain(error, outputs_typed(sys.argv), is_running=False)}")
     return "\n".join(failures) or None
 
 

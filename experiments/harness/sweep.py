@@ -172,7 +172,9 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
         trials.append(Trial(varied, config, tuple(make(config, checksums, elsewhere=True))))
     # Settings that cannot change a result do not count as changes.
     same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
+    benchmark = OmegaConf.select(whole, f"experiment.scales.{whole.scale}.benchmark", default=whole.scale)
     changed = [setting for setting in settings if override_key(setting) in typed]
+    changed = [setting for setting in changed if setting != f"benchmark={benchmark}"]  # the scale's own
     return Sweep(
         name=name,
         scale=whole.scale,

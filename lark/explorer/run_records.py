@@ -15,7 +15,7 @@ from lark.work.record import RECORD_FILE
 
 LOG = "lark.log"
 STEP = re.compile(
-    r"INFO lark\.runtime\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$"
+    r"INFO lark\.(?:runtime|pipeline)\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$"
 )
 LARGEST = 8 * 2**20
 """Bytes at the end of a record that are read: thousands of runs."""

@@ -192,12 +192,14 @@ def _content(raw: Mapping[str, Any], where: str) -> Any:
 
 
 def _plain_turn(role: str) -> Callable[[Mapping[str, Any], Any, str], Message]:
-    """The reader of turns that are nothing but text."""
+    """The reader of turns that are usually nothing but text."""
 
     def read(raw: Mapping[str, Any], content: Any, where: str) -> Message:
         text, reasoning = _text(content, where)
         check_no_reasoning(reasoning, role, where)
-        return {"role": role, "content": text}
+        calls = tool_calls(stored_calls(raw, where), where)
+        message = {"role": role, "content": text}
+        return {**message, "tool_calls": calls} if calls else message
 
     return read
 

@@ -183,9 +183,11 @@ def _is_nan(value: Any) -> bool:
 
 
 def _is_text_or_number(value: Any) -> bool:
-    if isinstance(value, bool | list | dict | bytes):  # JSON's true may mean yes, and a list several answers
+    if isinstance(value, bool):  # JSON's true may mean yes
         return False
-    return not isinstance(value, float | Decimal) or math.isfinite(value)
+    if isinstance(value, float | Decimal):
+        return math.isfinite(value)
+    return isinstance(value, str | int)
 
 
 def _is_number(value: Any, largest: float) -> bool:

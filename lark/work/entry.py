@@ -62,17 +62,17 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def explain(error: Exception, outputs: Path) -> str:
+def explain(error: Exception, outputs: Path, is_running: bool = True) -> str:
     """A sentence for any error. For an unexpected one, its stack trace is saved in a file that the sentence
-    names.
+    names. `is_running`: False while Hydra makes the folder of the run.
     """
     if isinstance(error, LarkError):
         return str(error)
     # Hydra's logging raises a ValueError because of an OSError.
-    for cause in (error, error.__cause__):
-        refusal = None if cause is None else disk_error(cause, outputs)
-        if refusal is not None:
-            return refusal
+    cause = error if isinstance(error, OSError) else error.__cause__ or error
+    refusal = disk_error(cause, outputs) if is_running else _not_writable(cause)
+    if refusal is not None:
+        return refusal
     if is_of_hydra(error):
         return sentence(error)
     if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
@@ -91,6 +91,15 @@ def explain(error: Exception, outputs: Path) -> str:
         f"{type(error).__name__}: {first_line(error)}. This is an error in LARK, not in your input. Please"
         f" report it with the file {where}, which has the details. Finished work is kept, and the same"
         " command resumes."
+    )
+
+
+def _not_writable(error: BaseException) -> str | None:
+    """A sentence for a folder that Hydra cannot make, which was never there; None for other errors."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return None
+    return (
+        f"{error.filename} cannot be written ({error.strerror}): choose another folder with outputs=<folder>."
     )
 
 

@@ -246,7 +246,13 @@ def test_a_sweep_that_cannot_be_drawn_is_refused_before_it_runs(name: str, tmp_p
 def test_files_may_be_elsewhere_at_the_papers_scale(tmp_path: Path) -> None:
     sweep = compose_sweep(
         "table1",
-        ["scale=paper", "method=lark", f"outputs={tmp_path}", "benchmark.tasks.aime24.path=/else/where"],
+        [
+            "scale=paper",
+            "method=lark",
+            f"outputs={tmp_path}",
+            "benchmark=paper",
+            "benchmark.tasks.aime24.path=/else/where",
+        ],
     )
     assert {trial.config.benchmark.tasks["aime24"].path for trial in sweep.trials} == {"/else/where"}
     assert sweep.overrides == ("method=lark", "benchmark.tasks.aime24.path=/else/where")
