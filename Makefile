@@ -35,7 +35,7 @@ explore: $(VENV)/.run ## Open the explorer: candidates, tokens, methods and answ
 
 # Tests wait for processes, clusters and browsers half of the time, so there are more of them than cores.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
-AT_ONCE := -n 4 --dist loadfile
+AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 
 test: lint ## Run the linter, the type checker and the tests
 	$(PYTEST) $(if $(ARGS),$(ARGS),$(AT_ONCE))

@@ -44,8 +44,13 @@ SMALL = [
 """Settings of a whole run that takes seconds."""
 
 
-LONGEST = ("test_pipeline", "test_gradients", "test_resume", "test_ray", "test_vllm", "test_statistics")
-"""Files that take longest. They run first, so that two processes finish at about the same time."""
+LONGEST = (
+    *("test_ray", "test_pipeline", "test_submission", "test_running", "test_streaming", "test_fuzz"),
+    *("test_rendering", "test_config", "test_compare", "test_worker", "test_public", "test_resume"),
+    *("test_gradients", "test_vllm", "test_estimates", "test_paired", "test_sweep", "test_verify"),
+    *("test_cheating", "test_browser", "test_statistics", "test_hostile"),
+)
+"""Files that take longest. They run first, so that all processes finish at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
