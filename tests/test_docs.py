@@ -125,7 +125,9 @@ def test_the_readme_and_the_layers_have_every_package() -> None:
     assert (
         set(re.findall(r"(\w+)/(?=[, ])", "\n".join(line[:21] for line in tree[1].splitlines()))) == packages
     )
-    layers = set(re.findall(r"`(?:lark/)?(\w+)/", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    layers = set(
+        re.findall(r"`(?:lark/)?(\w+)/", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    )
     assert packages <= layers
 
 

@@ -136,6 +136,14 @@ class Contest:
         return set(contaminated(pool, self.benchmark)) & set(split.training)
 
     @property
+    def stages(self) -> list[str]:
+        """The stages of a run."""
+        stages = ["train"]
+        if self.evaluates:
+            stages.append("evaluate")
+        return stages
+
+    @property
     def evaluates(self) -> bool:
         """True if there is a benchmark to answer."""
         return self.named or self.graded
@@ -161,7 +169,7 @@ class Contest:
             benchmark=self.benchmark,
             training=replace(config.training, seed=seed, held_out=held_out),
             method=_seeded(config.method, seed),
-            stages=["train", "evaluate"] if self.evaluates else ["train"],
+            stages=self.stages,
         )
         overrides = (*entrant.trial.overrides, f"training.seed={seed}")
         return Trial(overrides, settled, tuple(make_plan(settled, self.checksums)))

@@ -200,11 +200,10 @@ def costs(contest: Contest, questions: int, lengths: PoolLengths, hardware: Thro
 def _sized(contest: Contest, entrant: Entrant, problems: int) -> Config:
     """An entrant's settings with a benchmark of this many problems, which need not exist yet."""
     config = entrant.config
-    stages = ["train", "evaluate"] if contest.evaluates else ["train"]
     if contest.named:
-        return replace(config, stages=stages)
+        return replace(config, stages=contest.stages)
     task = Task("Held out", "held-out/questions", answer_format=config.pool.answer_format, count=problems)
-    return replace(config, stages=stages, benchmark=replace(config.benchmark, tasks={TASK: task}))
+    return replace(config, stages=contest.stages, benchmark=replace(config.benchmark, tasks={TASK: task}))
 
 
 def _per_run(step: Step) -> bool:

@@ -35,11 +35,11 @@ ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
 PAPER = ROOT / "experiments" / "paper"
 
-ORDER = (
-    *("pipeline", "table1", "ablation_score", "ablation_weighting", "landscape", "loss_reduction"),
-    *("teacher_utility", "token_level", "kappa", "theory", "surrogate", "contamination"),
-    *("cost", "budget_scaling", "case_study"),
-)
+NAMES = """
+    pipeline table1 ablation_score ablation_weighting landscape loss_reduction teacher_utility token_level
+    kappa theory surrogate contamination cost budget_scaling case_study
+"""
+ORDER = tuple(NAMES.split())
 """Order of the experiments in the paper, in `make reports` and in the index."""
 BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
 """Experiments that are not in the paper. `make reports` leaves them out."""

@@ -34,8 +34,11 @@ from tests.cluster.ray_work import COUNT
 from tests.conftest import ROOT, composed, job_of, run_program, start_program
 from tests.experiments.submitted import ARGUMENTS, check_shared, experiments, wait_for_driver, wait_until
 
-RUN = ["pool.questions=4", "training.epochs=4", "training.global_batch=6", "stages=[train]", "tracking=none",
-       "hardware.threads=1", "scoring.shard_tokens=300"]  # fmt: skip
+RUN = [
+    *("pool.questions=4", "training.epochs=16", "training.checkpoints=16", "training.global_batch=6"),
+    *("stages=[train]", "tracking=none", "hardware.threads=1", "scoring.shard_tokens=300"),
+]
+"""Training with many checkpoints takes long enough to lose a node between the first and the last of them."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from lark.pipeline.registry import OPERATIONS
 from lark.pipeline.scoring_plan import SCORING
 from lark.planner.estimates import estimate
 from lark.scoring import methods
-from lark.scoring.sources import JUDGE_TABLE
+from lark.scoring.sources import JUDGE_TABLE, SOURCES
 from lark.selection import rules
 from lark.store.store import Artifact, Checksums
 from lark.work.operation import Step
@@ -42,7 +42,7 @@ def steps(folder: Path, *typed: str) -> list[Step]:
 def test_code_that_compares_an_operations_name_is_rare_and_in_declarations_or_the_plan() -> None:
     """Declarations are as many as there are operations; the limit of the others leaves room for a few more."""
     found = places(ROOT)
-    declared = ("plan.py", "scoring/methods.py", "config/schema.py")
+    declared = ("plan.py", "scoring/methods.py", "scoring/sources.py", "config/schema.py")
     elsewhere = [place for place in found if "/operations/" not in place.file]
     assert [str(place) for place in elsewhere if not place.file.endswith(declared)] == []
     assert sum(place.what == "declaration" for place in found) == len(OPERATIONS)
@@ -106,8 +106,8 @@ def test_a_step_without_a_stage_runs_only_if_another_step_needs_it(tmp_path: Pat
 
 
 def test_every_source_of_a_method_has_a_step_or_a_file() -> None:
-    assert {*SCORING, "lengths", "external"} == set(methods.SOURCES)
-    assert {source for method in methods.METHODS.values() for source in method.needs} <= set(methods.SOURCES)
+    assert {*SCORING, "lengths", "external"} == set(SOURCES)
+    assert {source for method in methods.METHODS.values() for source in method.needs} <= set(SOURCES)
 
 
 def test_the_judge_has_its_own_weights_whatever_the_student(tmp_path: Path) -> None:

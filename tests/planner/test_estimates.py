@@ -463,7 +463,7 @@ def test_a_plan_knows_what_is_finished_and_not_to_be_made_again(tmp_path: Path) 
 def test_what_cannot_fit_is_reported_even_if_the_pool_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import run
+    from lark.pipeline.run import describe_run
 
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
@@ -471,7 +471,7 @@ def test_what_cannot_fit_is_reported_even_if_the_pool_is_missing(
         "student=qwen7b", "pool.path=./rsr", "hardware=a100x1", "dry_run=true", f"outputs={tmp_path}"
     )
     with pytest.raises(LarkError, match=r"use hardware\.offload=optimizer .* Also: .*pool\.path=\./rsr"):
-        run._plan(config, tmp_path / "run")
+        describe_run(config, tmp_path / "run", [], False)
     assert "144.2 !" in caplog.text
     assert "!         exceeds the memory of a device" in caplog.text
 
