@@ -36,6 +36,14 @@ def has_scale(scale: str, scales: Sequence[str], title: str) -> None:
         raise LarkError(f"scale={scale}: {title} can be run at scale {' or '.join(scales)}.")
 
 
+def has_trials(batch: Sequence[Sequence[str]], swept: Sequence[str]) -> None:
+    if not batch:
+        raise LarkError(
+            f"{' '.join(swept)}: the sweep has no trials. The second number of range() is excluded: use a higher"
+            " one."
+        )
+
+
 SET_BY_COMPARISON = {
     "pool.questions": "pool.questions has no effect on a comparison: set compare.questions instead.",
     "training.seed": (

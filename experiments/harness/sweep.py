@@ -199,6 +199,7 @@ def _composed(name: str, settings: Sequence[str]) -> tuple[DictConfig, list[list
         # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
         parsed = parser.parse_overrides([*params, *settings])
         (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        checks.has_trials(batch, swept)
         configs = [conf.load(compose("config", overrides=overrides)) for overrides in batch]
     return whole, batch, configs
 

@@ -269,7 +269,7 @@ def _as_templates_expect(message: Message) -> dict[str, Any]:
 
 
 def _first_difference(text: str, other: str) -> int:
-    """The first index at which two texts differ; the length of `text` if there is none."""
+    """The first index at which two texts differ; the length of `text` if they agree."""
     for index, (character, another) in enumerate(zip(text, other, strict=False)):
         if character != another:
             return index

@@ -151,6 +151,7 @@ def test_a_student_in_a_package_is_planned_with_its_conversion_first(name: str, 
         (["experiment=kappa"], "the experiment is already table1"),
         (["@x=1"], "must be the name of one of its options"),
         (["scale=demo,paper"], "scale=demo,paper: an experiment has one scale"),
+        (["budget.size=range(1,1)"], r"budget.size=range\(1,1\): the sweep has no trials"),
     ],
 )
 def test_a_bad_argument_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
