@@ -1,4 +1,4 @@
-"""How much work was lost with nodes and processes of a cluster, for the log."""
+"""Count the work that was lost with nodes and processes of a cluster, for the log. crew.py handles the losses."""
 
 from dataclasses import dataclass
 

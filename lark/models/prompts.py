@@ -1,6 +1,6 @@
 """The system prompts of the three benchmark families, word for word (paper, App. C.4, "System prompts").
 
-They ask for a bare `boxed{…}`; the instruction that ends the user turn (`lark.models.chat.INSTRUCTION`)
+They ask for a bare `boxed{…}`; the instruction that ends the user turn (`lark.config.student.INSTRUCTION`)
 asks for `\\boxed{}`.
 """
 

@@ -1,4 +1,4 @@
-"""The values of a row by their types: the one place that refuses values of rows.
+"""The values of a row by their types: the one place that refuses values of the wrong type.
 
     fields = Fields(row.values, row.where, "Name the columns with pool.fields.")
     question = fields.text("question")

@@ -212,8 +212,8 @@ def _kl(top: TopB) -> Floats:
 
 
 def _chi2(top: TopB) -> Floats:
-    """q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), Lemma 3: the maximiser of <g, q-p> - tau*(B)/2
-    chi2(q||p).
+    """The χ² weights: q_i = (g_i - g_{B+1}) / sum_j (g_j - g_{B+1}), the maximiser of
+    <g, q-p> - tau*(B)/2 chi2(q||p) (Lemma 3). `select` divides by the sum.
     """
     return top.margin
 
