@@ -35,8 +35,14 @@ def wait_until(submission: Submission, *states: str, seconds: float = 120) -> No
     """Wait until every step is in one of these states."""
     deadline = time.time() + seconds
     while {s.state for s in situations(submission)} - set(states):
-        assert time.time() < deadline, describe(submission)
+        assert time.time() < deadline, f"{describe(submission)}\n{logs(submission)}"
         time.sleep(0.2)
+
+
+def logs(submission: Submission) -> str:
+    """The ends of the logs of a sweep's steps and of its driver."""
+    files = [*submission.folder.glob("logs/*"), *submission.folder.glob("*.log")]
+    return "\n".join(f"{file.name}:\n{file.read_text()[-1500:]}" for file in files)
 
 
 def wait_for_driver(submission: Submission, seconds: float = 30) -> None:
