@@ -27,13 +27,13 @@ from lark.work.operation import Job
 
 ROOT = Path(__file__).parent.parent
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # no test uses a network; those with a hub of their own (tests/hub.py) say so
+# No test uses a network; those with a hub of their own (tests/hub.py) say so.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Ray starts workers with the lowest priority but four: beside other tests they would hardly run at all.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
-settings.register_profile(
-    "shared-cores", deadline=None
-)  # an example may take long while other processes use the cores
+# An example may take long while other processes use the cores.
+settings.register_profile("shared-cores", deadline=None)
 settings.load_profile("shared-cores")
 
 SMALL = [
