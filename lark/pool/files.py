@@ -29,8 +29,6 @@ class Found:
     skipped: dict[str, str] = field(default_factory=dict)
     """Files that are not read, and why."""
     notes: list[str] = field(default_factory=list)
-    empty: set[str] = field(default_factory=set)
-    """Files without rows, known after they are read."""
 
 
 @contextmanager

@@ -40,8 +40,8 @@ def find(source: Source) -> Found:
     return rsr_files(source) if source.format == "rsr" else table_files(source)
 
 
-def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
-    """The rows of a source, and its files. Downloads a dataset in the paper's layout."""
+def source_rows(source: Source, empty: set[str]) -> tuple[Found, Iterator[Row]]:
+    """The rows of a source, and its files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
         return Found(), hub_rows(source)
     if source.format == "rsr":
@@ -50,7 +50,7 @@ def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
         files = rsr_files(source)
         return files, rsr_rows(source, files.files, lambda row: _question(row, source))
     files = table_files(source)
-    return files, file_rows(files.files, files.empty)
+    return files, file_rows(files.files, empty)
 
 
 def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
