@@ -26,10 +26,10 @@ class Target:
     """used: the trainer multiplies the loss by `weight`. own code: only with the trainer in
     docs/train-jsonl.md.
     """
-    check: Callable[[Contents], None]
-    """Raises LarkError for a training set that the trainer cannot represent."""
-    settings: Callable[[Contents, str], str]
+    settings: Callable[[Contents, str], str] = lambda contents, file: ""
     """Settings of the trainer, as text; gets the name of the exported file."""
+    check: Callable[[Contents], None] = lambda contents: None
+    """Raises LarkError for a training set that the trainer cannot represent."""
     template_thinks: bool = True
     """Whether the model's chat template decides what happens with `reasoning_content`."""
 
@@ -68,6 +68,7 @@ def _without_weights(messages: list[Message]) -> list[Message]:
 def _trl(example: ExportExample, contents: Contents) -> Line:
     """Prompt and completion if only the last message is trained on; otherwise the conversation."""
     line = _line(_without_weights(example.messages), example)
+    # One form for the whole file: all lines of a dataset have the same columns.
     if contents.last_only == contents.examples:
         messages = line.pop("messages")
         return {"prompt": messages[:-1], "completion": messages[-1:], **line}
@@ -110,10 +111,6 @@ def _together(example: ExportExample, contents: Contents) -> Line:
     return _line(messages, example)
 
 
-def _anything(contents: Contents) -> None:
-    """Every training set can be represented."""
-
-
 def _is_one_kind(contents: Contents) -> bool:
     """True if all conversations are trained on in their last message, or all in every assistant message."""
     return contents.examples in (contents.last_only, contents.every_turn)
@@ -126,10 +123,6 @@ def _check_trl(contents: Contents) -> None:
 def _check_llama_factory(contents: Contents) -> None:
     require_one_kind(_is_one_kind(contents), "LLaMA-Factory")
     refuse_tools(contents.tools, contents.examples)
-
-
-def _nothing(contents: Contents, file: str) -> str:
-    return ""
 
 
 def _trl_settings(contents: Contents, file: str) -> str:
@@ -147,12 +140,18 @@ def _axolotl_settings(contents: Contents, file: str) -> str:
 
 
 def _llama_factory_settings(contents: Contents, file: str) -> str:
-    names = ("role_tag", "content_tag", "user_tag", "assistant_tag", "system_tag")
+    # ShareGPT's form, with OpenAI's names of keys and roles.
     entry = {
         "file_name": file,
         "formatting": "sharegpt",
         "columns": {"messages": "messages"},
-        "tags": {name: name.removesuffix("_tag") for name in names},
+        "tags": {
+            "role_tag": "role",
+            "content_tag": "content",
+            "user_tag": "user",
+            "assistant_tag": "assistant",
+            "system_tag": "system",
+        },
     }
     text = f"In data/dataset_info.json:\n\n{json.dumps({'lark': entry}, ensure_ascii=False)}"
     if contents.every_turn == contents.examples:
@@ -161,13 +160,18 @@ def _llama_factory_settings(contents: Contents, file: str) -> str:
 
 
 TARGETS = {
-    "messages": Target("any trainer that reads messages", _as_it_is, "used", _anything, _nothing),
-    "fireworks": Target("Fireworks", _fireworks, "used", _anything, _nothing),
-    "trl": Target("TRL's SFTTrainer", _trl, "own code", _check_trl, _trl_settings),
-    "axolotl": Target("axolotl", _axolotl, "ignored", _anything, _axolotl_settings),
+    "messages": Target("any trainer that reads messages", _as_it_is, "used"),
+    "fireworks": Target("Fireworks", _fireworks, "used"),
+    "trl": Target("TRL's SFTTrainer", _trl, "own code", _trl_settings, _check_trl),
+    "axolotl": Target("axolotl", _axolotl, "ignored", _axolotl_settings),
     "llama_factory": Target(
-        "LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False
+        "LLaMA-Factory",
+        _llama_factory,
+        "ignored",
+        _llama_factory_settings,
+        _check_llama_factory,
+        template_thinks=False,
     ),
-    "together": Target("Together", _together, "ignored", _anything, _nothing, False),
+    "together": Target("Together", _together, "ignored", template_thinks=False),
 }
 """Values of `--for`."""

@@ -81,7 +81,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _check_readable(path: Path, source: Source) -> None:
-    reason = not_a_file(path)
+    reason = not_a_file(path)  # reading a pipe would wait for a writer
     if reason:
         raise LarkError(
             f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a"
@@ -181,18 +181,21 @@ def _is_hidden(file: Path, folder: Path) -> bool:
 def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[list[Path], dict[str, str]]:
     """The files that pool.exclude leaves, and those that it names. A name that matches nothing is an error."""
     matched: set[str] = set()
-    skipped = {}
+    kept: list[Path] = []
+    skipped: dict[str, str] = {}
     for file in files:
         name = relative(file, folder)
-        hits = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
-        matched |= hits
-        if hits:
+        patterns = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
+        matched |= patterns
+        if patterns:
             skipped[name] = EXCLUDED
+        else:
+            kept.append(file)
     for pattern in source.exclude:
         if pattern not in matched:
             names = some(file.name for file in files)
             raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {names}.")
-    return [file for file in files if relative(file, folder) not in skipped], skipped
+    return kept, skipped
 
 
 def refuse_excluded(skipped: Mapping[str, str], source: Source) -> None:

@@ -16,15 +16,12 @@ from lark.pool.rsr import rsr_files, rsr_rows
 from lark.reading.rows import Row, rows
 
 
-def sources(pool: conf.Pool) -> dict[str, Source]:
-    """The sources of a pool by name. A pool that is not mixed has one, without a name."""
-    return dict(pool.mix) if pool.format == "mix" else {"": pool}
-
-
 def source_files(pool: conf.Pool) -> list[Path]:
     """The local files of a pool. Empty for the demo and for a dataset on the hub."""
+    if pool.format != "mix":
+        return find(pool).files
     files: list[Path] = []
-    for name, source in sources(pool).items():
+    for name, source in pool.mix.items():
         with naming(name):
             files += find(source).files
     return files

@@ -55,14 +55,13 @@ def _snapshot(path: str, revision: str | None) -> Path:
 def hub_rows(source: Source) -> Iterator[Row]:
     """The rows of a dataset, one at a time."""
     datasets = _library()
-    assert source.path is not None
     number = 0
     try:
         for number, values in enumerate(_dataset(source, datasets), start=1):
             yield Row(values, f"{source.path}, row {number}")
     except LarkError:
         raise
-    except Exception as error:
+    except Exception as error:  # what a network, a disk or a damaged file make `datasets` raise
         raise _unreadable(source, number, error) from error
 
 

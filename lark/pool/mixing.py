@@ -33,12 +33,10 @@ def members(pool: conf.Pool) -> dict[str, conf.Pool]:
 @contextmanager
 def naming(source: str) -> Iterator[None]:
     """Let errors name a source and its settings: pool.mix.math.path instead of pool.path."""
+    key = f"pool.mix.{source}"
     try:
         yield
     except LarkError as error:
-        if not source:
-            raise
-        key = f"pool.mix.{source}"
         text = SETTING.sub(lambda match: f"{key}.{match[1]}", str(error))
         raise LarkError(text if text.startswith(key) else f"{key}: {text}") from error
 
