@@ -100,12 +100,6 @@ def empty_response(where: str, has_control_token: bool) -> LarkError:
     )
 
 
-def check_text(first: int, text: int, where: str, trajectory: Trajectory) -> None:
-    """Refuse a question whose text is not the one of the candidates before. The texts are hashes."""
-    if first != text:
-        raise another_text(where, trajectory)
-
-
 def another_text(where: str, trajectory: Trajectory) -> LarkError:
     return LarkError(
         f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} has another "
@@ -113,11 +107,13 @@ def another_text(where: str, trajectory: Trajectory) -> LarkError:
     )
 
 
-def second_time(where: str, trajectory: Trajectory) -> LarkError:
-    return LarkError(
-        f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
-        "a second time. Give every trajectory of a question its own candidate_id."
-    )
+def check_new(key: int, before: Collection[int], where: str, trajectory: Trajectory) -> None:
+    """Refuse a candidate that appears a second time. `key`: a hash of its ids."""
+    if key in before:
+        raise LarkError(
+            f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
+            "a second time. Give every trajectory of a question its own candidate_id."
+        )
 
 
 def no_verdict(where: str, trajectory: Trajectory) -> LarkError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lark import config as conf
 from lark.names import is_demo
-from lark.pool.checks import check_fields_used, check_ids, check_text, second_time
+from lark.pool.checks import another_text, check_fields_used, check_ids, check_new
 from lark.pool.cleaning import Filter, Tally, Votes, check_special, filters
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
@@ -48,10 +48,10 @@ class Reading:
         self.filter = Filter(pool, tally)
         self.questions: set[str] = set()
         """Ids of all questions, if pool.ids names those to read."""
-        self.texts: dict[str, tuple[int, int]] = {}
-        """The hash of each question's text, and the row where the question is first."""
-        self.keys: dict[int, int] = {}
-        """The row of each trajectory by the hash of its ids, in order; also of those that are left out."""
+        self.texts: dict[str, int] = {}
+        """The hash of each question's text."""
+        self.keys: set[int] = set()
+        """Hashes of the ids of all trajectories, also of those that are left out."""
 
     def kept(
         self, trajectories: Iterable[Located], sample: Collection[str] | None = None
@@ -74,13 +74,12 @@ class Reading:
     def _compare(self, where: str, trajectory: Trajectory) -> None:
         """Check a trajectory against those before it."""
         text = hash64(trajectory.question.strip())
-        row = len(self.keys)
-        first_text, _ = self.texts.setdefault(trajectory.question_id, (text, row))
-        check_text(first_text, text, where, trajectory)
+        if self.texts.setdefault(trajectory.question_id, text) != text:
+            raise another_text(where, trajectory)
         # With its length, the first id ends in one place only, whatever characters the ids have.
         key = hash64(str(len(trajectory.question_id)), trajectory.question_id, trajectory.candidate_id)
-        if self.keys.setdefault(key, row) != row:
-            raise second_time(where, trajectory)
+        check_new(key, self.keys, where, trajectory)
+        self.keys.add(key)
 
 
 def finish(pool: conf.Pool, tally: Tally, questions: Collection[str]) -> None:
