@@ -39,15 +39,16 @@ def sketch(text: str) -> np.ndarray:
     return smallest
 
 
-def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[tuple[int, int]]:
-    """Pairs of texts whose estimated Jaccard similarity is at least `least`."""
+def similar_pairs(sketches: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """Pairs of texts whose estimated Jaccard similarity is at least NEAR."""
     table = np.stack(sketches)
     pairs = []
     for first in range(len(table) - 1):
         others = table[first + 1 :]
+        # A bin that is empty in both texts says nothing about their similarity.
         either = (table[first] != EMPTY) | (others != EMPTY)
         same = ((table[first] == others) & either).sum(axis=1)
-        near = np.flatnonzero(same >= least * either.sum(axis=1))
+        near = np.flatnonzero(same >= NEAR * either.sum(axis=1))
         pairs += [(first, first + 1 + int(place)) for place in near]
     return pairs
 

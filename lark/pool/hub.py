@@ -26,13 +26,12 @@ def snapshot(source: Source) -> Path:
     """The folder of a dataset's JSON files. They are downloaded if they are not in the hub's cache;
     offline, the cache is used.
     """
-    assert source.path is not None
-    return _snapshot(source.path, source.revision)
+    return _snapshot(str(source.path), source.revision)
 
 
+# Once per process: a pool is read several times if its questions are sampled.
 @cache
 def _snapshot(path: str, revision: str | None) -> Path:
-    """Once per process: a pool is read several times if its questions are sampled."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # only this source needs it
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
