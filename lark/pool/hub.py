@@ -53,23 +53,14 @@ def _snapshot(path: str, revision: str | None) -> Path:
 
 def hub_rows(source: Source) -> Iterator[Row]:
     """The rows of a dataset, one at a time."""
-    datasets = _library()
     number = 0
     try:
-        for number, values in enumerate(_dataset(source, datasets), start=1):
+        for number, values in enumerate(_dataset(source), start=1):
             yield Row(values, f"{source.path}, row {number}")
     except LarkError:
         raise
     except Exception as error:  # what a network, a disk or a damaged file make `datasets` raise
         raise _unreadable(source, number, error) from error
-
-
-def _library() -> Any:
-    try:
-        import datasets  # noqa: PLC0415  # only this format needs it
-    except ImportError as error:
-        raise LarkError("pool.format=hub needs the `datasets` package: pip install datasets.") from error
-    return datasets
 
 
 def _unreadable(source: Source, number: int, error: Exception) -> LarkError:
@@ -82,7 +73,9 @@ def _unreadable(source: Source, number: int, error: Exception) -> LarkError:
     )
 
 
-def _dataset(source: Source, datasets: Any) -> Any:
+def _dataset(source: Source) -> Any:
+    import datasets  # noqa: PLC0415  # only this format needs it
+
     folder = Path(str(source.path)).expanduser()
     if not ((folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists()):
         return datasets.load_dataset(

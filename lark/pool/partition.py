@@ -91,8 +91,8 @@ def read_group(pool: conf.Pool, files: Files, path: Path, start: Mapping[str, in
     return GroupReport(
         tally=tally,
         summary=summary,
-        counts=source.numbers - Counter(start),
-        numbered=source.numbers.used,
+        counts=source.counts - Counter(start),
+        numbered=source.numbered,
         texts=reading.texts,
         keys=np.fromiter(reading.keys, np.uint64),
         missing=source.missing,
@@ -107,6 +107,7 @@ def write_parts(
     for stale in pools.parts(folder / pools.FILE):
         stale.unlink(missing_ok=True)
     count = min(processes or usable_cores(), len(split))
+    # Not forked: threads of pyarrow may hold locks that a copy of this process would wait for.
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (os.getpid(),)) as executor:
 
         def read_groups(starts: Starts) -> list[GroupReport]:

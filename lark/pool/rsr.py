@@ -112,11 +112,12 @@ def teacher_files(source: Source, files: Sequence[Path]) -> list[TeacherFile]:
 
 
 def _in_teachers_folders(files: Sequence[Path]) -> list[TeacherFile]:
-    rollouts = [_rollout(file) for file in files]
-    times = Counter((file.parent, rollout) for file, rollout in zip(files, rollouts, strict=True))
+    rollouts = {file: _rollout(file) for file in files}
+    times = Counter((file.parent, rollout) for file, rollout in rollouts.items())
     teachers = []
-    for file, rollout in zip(files, rollouts, strict=True):
+    for file, rollout in rollouts.items():
         teacher = file.parent.name
+        # Files may have names without a number: then all of them have rollout 0, and their names differ.
         is_unique = times[file.parent, rollout] == 1
         candidate = f"{teacher}.{rollout}" if is_unique else f"{teacher}.{_stem(file)}"
         teachers.append(TeacherFile(file, teacher, rollout, candidate))
