@@ -61,8 +61,12 @@ def _call_with_text(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": text}}
 
 
+def _without(key: str, message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != key}
+
+
 def _without_weights(messages: list[Message]) -> list[Message]:
-    return [{key: value for key, value in message.items() if key != "weight"} for message in messages]
+    return [_without("weight", message) for message in messages]
 
 
 def _trl(example: ExportExample, contents: Contents) -> Line:
@@ -97,7 +101,7 @@ def thinking_as_text(message: Message) -> Message:
         return message
     thinking = str(message["reasoning_content"]).strip()
     content = str(message.get("content") or "").lstrip()
-    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    rest = _without("reasoning_content", message)
     return {**rest, "content": f"<think>\n{thinking}\n</think>\n\n{content}"}
 
 

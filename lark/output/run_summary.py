@@ -154,7 +154,8 @@ def results_table(config: Config, models: Sequence[Evaluated]) -> Table:
     rows = []
     for model in models:
         metrics = model.under(config.benchmark.grader)
-        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
+        accuracies = {name: spread(metrics[name].accuracy_at_k) for name in metrics}
+        cells = [accuracies.get(name, "–") for name in tasks]
         # A mean over some of the benchmarks would look like one over all.
         is_complete = len(metrics) == len(tasks)
         mean = spread(average(list(metrics.values()))) if is_complete else "–"

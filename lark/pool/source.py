@@ -86,13 +86,14 @@ class SourceReader:
         number = self.counts[question_id]
         self.counts[question_id] += 1
         candidate_id = _identity(fields, "candidate_id")
-        if candidate_id is None or is_blank(draft.rollout):
+        rollout = None if is_blank(draft.rollout) else _rollout(fields)
+        if candidate_id is None or rollout is None:
             self.numbered.add(question_id)
         trajectory = Trajectory(
             question_id=question_id,
             candidate_id=str(number) if candidate_id is None else candidate_id,
             teacher=_optional(draft.teacher, "teacher", where) or "unknown",
-            rollout=number if is_blank(draft.rollout) else _rollout(fields),
+            rollout=number if rollout is None else rollout,
             system=turns.system,
             question=turns.question,
             response=turns.response,

@@ -240,7 +240,9 @@ def _number_columns(rows: Iterator[Row]) -> dict[str, type[FloatText | MixedFloa
             numbers.add(name)
         if len(text) == len(row.values):  # every column is text, and stays so
             break
-    return {name: MixedFloatText if name in mixed else FloatText for name in numbers - text}
+    kinds: dict[str, type[FloatText | MixedFloatText]] = dict.fromkeys(numbers - text, FloatText)
+    kinds.update(dict.fromkeys(mixed - text, MixedFloatText))
+    return kinds
 
 
 def _is_float(text: str) -> bool:
