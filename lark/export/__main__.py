@@ -16,8 +16,8 @@ from pathlib import Path
 from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.export.checks import (
+    check_copies,
     check_file,
-    check_numbers,
     check_size,
     require_finished,
     require_lines,
@@ -30,7 +30,7 @@ from lark.printing import log_to
 from lark.selection.write import TRAINING_SET
 from lark.store.disk import disk_errors
 from lark.store.integrity import verify
-from lark.store.manifest import read_manifest
+from lark.store.manifest import readable_manifest
 from lark.store.store import atomic
 from lark.work.entry import run_main
 
@@ -41,8 +41,6 @@ CHOICES = (
     "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop,"
     " which trains on the same selection without its weights"
 )
-
-
 THINKING = (
     "%d of %d examples have their thinking in `reasoning_content`. A chat template that does not know this"
     " field drops it silently: check yours, or use --thinking text."
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     source = training_set(Path(options.selection))
     target = TARGETS[options.target]
-    check_numbers(options.copies, options.max_gb)
+    check_copies(options.copies)
     contents = contents_of(read_examples(source))
     target.check(contents)
     mode = weights_mode(options.weights, target, contents)
@@ -62,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_file(to)
     if mode == "repeat":
         # A first pass over the lines: a few large weights can fill the disk.
-        planned = lines(source, target, contents, mode, options)
-        check_size(sum(len(line.encode()) * times for line, times in planned), to, options.max_gb)
+        size = 0
+        for line, times in lines(source, target, contents, mode, options):
+            size += len(line.encode()) * times
+        check_size(size, to, options.max_gb)
     written = 0
     with disk_errors(to.parent), atomic(to) as draft, draft.open("w", encoding="utf-8") as handle:
         for line, times in lines(source, target, contents, mode, options):
@@ -97,11 +97,8 @@ def training_set(selection: Path) -> Path:
     if path.is_file():
         return path
     require_training_set(path, TRAINING_SET)
-    try:
-        is_finished = read_manifest(path).finished
-    except LarkError:
-        is_finished = False
-    require_finished(path, is_finished)
+    manifest = readable_manifest(path)
+    require_finished(path, manifest is not None and manifest.finished)
     verify(path)
     return path / TRAINING_SET
 
@@ -110,24 +107,23 @@ def weights_mode(choice: str | None, target: Target, contents: Contents) -> str:
     """keep, repeat or drop the weights. Must be chosen by the user if the trainer would lose them."""
     if target.weights == "used":
         return choice or "keep"
-    if choice == "keep" and target.weights == "ignored":
-        raise _weights_ignored(target)
-    if choice is None and not contents.uniform:
-        raise _weights_lost(target)
+    refuse_lost_weights(choice, target, contents)
     return choice or "drop"
 
 
-def _weights_ignored(target: Target) -> LarkError:
-    return LarkError(f"{target.label} ignores weights, so they cannot be kept. Add {CHOICES}.")
-
-
-def _weights_lost(target: Target) -> LarkError:
-    own_code = OWN_CODE if target.weights == "own code" else ""
-    return LarkError(f"{target.label} ignores the weights of this selection. Add {own_code}{CHOICES}.")
+def refuse_lost_weights(choice: str | None, target: Target, contents: Contents) -> None:
+    problem = None
+    if choice == "keep" and target.weights == "ignored":
+        problem = f"weights, so they cannot be kept. Add {CHOICES}."
+    elif choice is None and contents.weighted:
+        own_code = OWN_CODE if target.weights == "own code" else ""
+        problem = f"the weights of this selection. Add {own_code}{CHOICES}."
+    if problem:
+        raise LarkError(f"{target.label} ignores {problem}")
 
 
 def _report(to: Path, written: int, contents: Contents, mode: str, target: Target, copies: int) -> str:
-    without = " (all weights are 1)" if contents.uniform else " without their weights"
+    without = " without their weights" if contents.weighted else " (all weights are 1)"
     description = {
         "keep": f"{written} lines with their weights",
         "repeat": f"{written} lines from {contents.examples} trajectories, repeated in place of their weights",

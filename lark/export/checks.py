@@ -1,7 +1,6 @@
 """Refusals of an export, one function per sentence."""
 
 import shutil
-import sys
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -9,51 +8,43 @@ from typing import Any
 from lark.errors import LarkError
 
 GB = 10**9
-MOST_COPIES = 1e12
+MOST_COPIES = 10**12
 """Copies of a line. More would fill any disk."""
 
 
-def check_numbers(copies: int, max_gb: float) -> None:
-    """Refuse numbers that cannot be meant."""
-    if copies < 1:
-        raise LarkError(f"--copies {copies}: write each line at least once per unit of weight.")
-    if copies > MOST_COPIES:
-        raise LarkError(f"--copies: at most {MOST_COPIES:g} lines per unit of weight can be written.")
-    if not max_gb > 0:
-        raise LarkError(f"--max-gb {max_gb:g}: the limit must be more than 0 GB.")
+def check_copies(copies: int) -> None:
+    if not 1 <= copies <= MOST_COPIES:
+        raise LarkError(f"--copies: write 1 to {MOST_COPIES:,} lines per unit of weight.")
 
 
 def check_file(to: Path) -> None:
     """Refuse to write over something, and to write where no file can be."""
+    problem = None
     if to.is_dir():
-        raise LarkError(
-            f"--to {to}: this is a folder. Give the name of a file in it, such as {to / 'data.jsonl'}."
-        )
-    if to.is_symlink() and not to.exists():
-        raise LarkError(
-            f"--to {to}: this is a link to {to.readlink()}, which does not exist. Give the name of a new"
-            " file."
-        )
-    if to.exists():
-        raise LarkError(f"--to {to}: this file exists. Choose another name, or remove it.")
-    if not to.parent.is_dir():
-        raise LarkError(f"--to {to}: there is no folder {to.parent}.")
+        problem = f"this is a folder. Give the name of a file in it, such as {to / 'data.jsonl'}."
+    elif to.exists():
+        problem = "this file exists. Choose another name, or remove it."
+    elif to.is_symlink():
+        problem = f"this is a link to {to.readlink()}, which does not exist. Give the name of a new file."
+    elif not to.parent.is_dir():
+        problem = f"there is no folder {to.parent}."
+    if problem:
+        raise LarkError(f"--to {to}: {problem}")
 
 
 def check_size(size: int, to: Path, limit: float) -> None:
     """Refuse a file that does not fit on the disk, or that is larger than the user expects."""
     free = shutil.disk_usage(to.parent).free
-    planned = f"--to {to}: the file would have {size / GB:,.1f} GB"
+    problem = None
     if size > free:
-        raise LarkError(
-            f"{planned}, and {to.parent} has {free / GB:,.1f} GB free. Use a smaller --copies, or another"
-            " disk."
+        problem = f"and {to.parent} has {free / GB:,.1f} GB free. Use a smaller --copies, or another disk."
+    elif size > limit * GB:
+        problem = (
+            f"more than the limit of {limit:g} GB. Use a smaller --copies, or raise the limit: --max-gb"
+            f" {ceil(size / GB)}."
         )
-    if size > limit * GB:
-        raise LarkError(
-            f"{planned}, more than the limit of {limit:g} GB. Use a smaller --copies, or raise the limit: "
-            f"--max-gb {ceil(size / GB)}."
-        )
+    if problem:
+        raise LarkError(f"--to {to}: the file would have {size / GB:,.1f} GB, {problem}")
 
 
 def require_lines(source: Path, written: int) -> None:
@@ -73,10 +64,13 @@ def require_finished(folder: Path, is_finished: bool) -> None:
         raise LarkError(f"{folder}: this selection is not finished. Run its command again, then export it.")
 
 
-def check_trained_on(messages: list[dict[str, Any]], where: str) -> None:
-    """Refuse a conversation in which nothing is trained on."""
+def check_last(messages: list[dict[str, Any]], where: str) -> None:
     if not messages or messages[-1]["role"] != "assistant":
         raise LarkError(f"{where}: the last message must be the assistant's, because it is trained on.")
+
+
+def check_trained_on(messages: list[dict[str, Any]], where: str) -> None:
+    """Refuse a conversation in which nothing is trained on."""
     weights = [message.get("weight") for message in messages if message["role"] == "assistant"]
     if all(weight == 0 for weight in weights):
         raise LarkError(
@@ -85,17 +79,9 @@ def check_trained_on(messages: list[dict[str, Any]], where: str) -> None:
         )
 
 
-def checked_weight(weight: object, where: str) -> float:
-    """The weight of an example: a finite number from 0."""
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 <= weight <= sys.float_info.max:  # type: ignore[operator]
-        raise LarkError(f"{where}: the weight must be a number that is not negative, not {weight!r:.40}.")
-    return float(weight)  # type: ignore[arg-type]
-
-
 def require_copies(where: str, weight: float, copies: int) -> None:
     """Refuse a weight that means more copies of a line than any disk can hold."""
-    if copies * weight > MOST_COPIES:
+    if copies * weight > MOST_COPIES:  # also if the product overflows to infinity
         raise LarkError(
             f"{where}: the weight {weight:g} with --copies {copies} means more than {MOST_COPIES:g}"
             " copies of this line. Use smaller weights (their mean is 1 in a selection), or a smaller"

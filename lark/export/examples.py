@@ -1,13 +1,15 @@
 """The examples of a training set as trainers see them: a conversation, optional tools, and a weight."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError
-from lark.export.checks import check_trained_on, checked_weight
+from lark.export.checks import check_last, check_trained_on
 from lark.models.dialogue import check_messages
+from lark.reading.fields import Fields
 from lark.reading.rows import Row, jsonl_rows
 from lark.reading.untrusted import require_characters
 
@@ -46,8 +48,8 @@ class Contents:
     """Counts of a training set, from a first pass over it."""
 
     examples: int
-    uniform: bool
-    """Whether all weights are 1, so that nothing is lost without them."""
+    weighted: int
+    """Examples whose weight is not 1. Without any, nothing is lost without weights."""
     tools: int
     """Examples with tools."""
     thinking: int
@@ -59,17 +61,16 @@ class Contents:
 
 
 def contents_of(examples: Iterable[ExportExample]) -> Contents:
-    total = tools = thinking = last_only = every_turn = 0
-    uniform = True
+    counts: Counter[str] = Counter()
     for example in examples:
-        context = [is_context(message) for message in example.responses]
-        total += 1
-        uniform = uniform and abs(example.weight - 1) < 1e-9
-        tools += example.has_tools
-        thinking += any(message.get("reasoning_content") for message in example.responses)
-        last_only += all(context[:-1]) and not context[-1]
-        every_turn += not any(context)
-    return Contents(total, uniform, tools, thinking, last_only, every_turn)
+        counts["examples"] += 1
+        counts["weighted"] += abs(example.weight - 1) >= 1e-9
+        counts["tools"] += example.has_tools
+        counts["thinking"] += any(message.get("reasoning_content") for message in example.responses)
+        context = list(map(is_context, example.responses))
+        counts["last_only"] += all(context[:-1]) and not context[-1]
+        counts["every_turn"] += not any(context)
+    return Contents(**counts)
 
 
 def read_examples(path: Path) -> Iterator[ExportExample]:
@@ -86,14 +87,13 @@ def _example(row: Row) -> ExportExample:
     messages = row.values.get("messages")
     check_messages(messages, row.where)
     assert isinstance(messages, list)
+    check_last(messages, row.where)
     check_trained_on(messages, row.where)
-    weight = checked_weight(row.values.get("weight", 1.0), row.where)
     require_characters(row.values, row.where)
-    names = [name for name in ("question_id", "candidate_id") if name in row.values]
-    return ExportExample(
-        messages=[dict(message) for message in messages],
-        tools=row.values.get("tools"),
-        weight=weight,
-        ids={name: str(row.values[name]) for name in names},
-        where=row.where,
-    )
+    ids: dict[str, str] = {}
+    for name in ("question_id", "candidate_id"):
+        if name in row.values:
+            ids[name] = str(row.values[name])
+    # A training set from elsewhere may have no weights.
+    weight = Fields({"weight": 1.0, **row.values}, row.where).number("weight")
+    return ExportExample(messages, row.values.get("tools"), weight, ids, row.where)

@@ -26,10 +26,10 @@ class Target:
     """used: the trainer multiplies the loss by `weight`. own code: only with the trainer in
     docs/train-jsonl.md.
     """
-    check: Callable[[Contents], None]
-    """Raises LarkError for a training set that the trainer cannot represent."""
-    settings: Callable[[Contents, str], str]
+    settings: Callable[[Contents, str], str] = lambda contents, file: ""
     """Settings of the trainer, as text; gets the name of the exported file."""
+    check: Callable[[Contents], None] = lambda contents: None
+    """Raises LarkError for a training set that the trainer cannot represent."""
     template_thinks: bool = True
     """Whether the model's chat template decides what happens with `reasoning_content`."""
 
@@ -61,13 +61,18 @@ def _call_with_text(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": text}}
 
 
+def _without(key: str, message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != key}
+
+
 def _without_weights(messages: list[Message]) -> list[Message]:
-    return [{key: value for key, value in message.items() if key != "weight"} for message in messages]
+    return [_without("weight", message) for message in messages]
 
 
 def _trl(example: ExportExample, contents: Contents) -> Line:
     """Prompt and completion if only the last message is trained on; otherwise the conversation."""
     line = _line(_without_weights(example.messages), example)
+    # One form for the whole file: all lines of a dataset have the same columns.
     if contents.last_only == contents.examples:
         messages = line.pop("messages")
         return {"prompt": messages[:-1], "completion": messages[-1:], **line}
@@ -96,7 +101,7 @@ def thinking_as_text(message: Message) -> Message:
         return message
     thinking = str(message["reasoning_content"]).strip()
     content = str(message.get("content") or "").lstrip()
-    rest = {key: value for key, value in message.items() if key != "reasoning_content"}
+    rest = _without("reasoning_content", message)
     return {**rest, "content": f"<think>\n{thinking}\n</think>\n\n{content}"}
 
 
@@ -108,10 +113,6 @@ def _together(example: ExportExample, contents: Contents) -> Line:
             is_trained_on = original["role"] == "assistant" and not is_context(original)
             message["weight"] = int(is_trained_on)
     return _line(messages, example)
-
-
-def _anything(contents: Contents) -> None:
-    """Every training set can be represented."""
 
 
 def _is_one_kind(contents: Contents) -> bool:
@@ -126,10 +127,6 @@ def _check_trl(contents: Contents) -> None:
 def _check_llama_factory(contents: Contents) -> None:
     require_one_kind(_is_one_kind(contents), "LLaMA-Factory")
     refuse_tools(contents.tools, contents.examples)
-
-
-def _nothing(contents: Contents, file: str) -> str:
-    return ""
 
 
 def _trl_settings(contents: Contents, file: str) -> str:
@@ -147,12 +144,18 @@ def _axolotl_settings(contents: Contents, file: str) -> str:
 
 
 def _llama_factory_settings(contents: Contents, file: str) -> str:
-    names = ("role_tag", "content_tag", "user_tag", "assistant_tag", "system_tag")
+    # ShareGPT's form, with OpenAI's names of keys and roles.
     entry = {
         "file_name": file,
         "formatting": "sharegpt",
         "columns": {"messages": "messages"},
-        "tags": {name: name.removesuffix("_tag") for name in names},
+        "tags": {
+            "role_tag": "role",
+            "content_tag": "content",
+            "user_tag": "user",
+            "assistant_tag": "assistant",
+            "system_tag": "system",
+        },
     }
     text = f"In data/dataset_info.json:\n\n{json.dumps({'lark': entry}, ensure_ascii=False)}"
     if contents.every_turn == contents.examples:
@@ -161,13 +164,18 @@ def _llama_factory_settings(contents: Contents, file: str) -> str:
 
 
 TARGETS = {
-    "messages": Target("any trainer that reads messages", _as_it_is, "used", _anything, _nothing),
-    "fireworks": Target("Fireworks", _fireworks, "used", _anything, _nothing),
-    "trl": Target("TRL's SFTTrainer", _trl, "own code", _check_trl, _trl_settings),
-    "axolotl": Target("axolotl", _axolotl, "ignored", _anything, _axolotl_settings),
+    "messages": Target("any trainer that reads messages", _as_it_is, "used"),
+    "fireworks": Target("Fireworks", _fireworks, "used"),
+    "trl": Target("TRL's SFTTrainer", _trl, "own code", _trl_settings, _check_trl),
+    "axolotl": Target("axolotl", _axolotl, "ignored", _axolotl_settings),
     "llama_factory": Target(
-        "LLaMA-Factory", _llama_factory, "ignored", _check_llama_factory, _llama_factory_settings, False
+        "LLaMA-Factory",
+        _llama_factory,
+        "ignored",
+        _llama_factory_settings,
+        _check_llama_factory,
+        template_thinks=False,
     ),
-    "together": Target("Together", _together, "ignored", _anything, _nothing, False),
+    "together": Target("Together", _together, "ignored", template_thinks=False),
 }
 """Values of `--for`."""

@@ -28,6 +28,11 @@ SIZES = [
     (10**6, "100K<n<1M"),
     (10**7, "1M<n<10M"),
 ]
+BUDGET_UNITS = {
+    "total": "trajectories in total",
+    "tokens": "response tokens in total",
+    "size": "at most per question",
+}
 TEACHERS_SHOWN = 50
 FIELDS = [
     ("messages", "the conversation in chat format; the last message is the selected response"),
@@ -169,13 +174,8 @@ def _selection_table(facts: Facts) -> str:
 def _budget(budget: Any) -> str:
     if isinstance(budget, int):
         return f"{budget} per question"
-    values = _mapping(budget)
-    names = {
-        "total": "trajectories in total",
-        "tokens": "response tokens in total",
-        "size": "at most per question",
-    }
-    return ", ".join(f"{value:,} {names.get(key, key)}" for key, value in values.items()) or "unknown"
+    limits = [f"{value:,} {BUDGET_UNITS[key]}" for key, value in _mapping(budget).items()]
+    return ", ".join(limits) or "unknown"
 
 
 def _student(facts: Facts, pool: Facts) -> str:
@@ -210,9 +210,9 @@ def _settings(facts: Facts) -> list[str]:
 
 def _key(name: str) -> str:
     """The setting behind a part of a selection's fingerprint."""
-    settings = {"teacher": "method.teacher", "reverse": "method.reverse"}
-    settings |= {name: name for name in ("share_weights", "whole_weights")}
-    return settings.get(name, f"method.options.{name}")
+    if name in ("share_weights", "whole_weights"):
+        return name
+    return f"method.{name}" if name in ("teacher", "reverse") else f"method.options.{name}"
 
 
 def _value(value: Any) -> str:
@@ -258,9 +258,10 @@ def _teachers(selection: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     counted = sorted(teachers.value_counts().items(), key=lambda item: (-item[1], str(item[0])))
-    teachers_table = table(["teacher", "trajectories"], counted[:TEACHERS_SHOWN])
-    more = len(counted) - TEACHERS_SHOWN
-    return [teachers_table, f"And {more} more teachers."] if more > 0 else [teachers_table]
+    parts = [table(["teacher", "trajectories"], counted[:TEACHERS_SHOWN])]
+    if len(counted) > TEACHERS_SHOWN:
+        parts.append(f"And {len(counted) - TEACHERS_SHOWN} more teachers.")
+    return parts
 
 
 def _shown(value: Any) -> str:

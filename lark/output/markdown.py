@@ -14,10 +14,11 @@ LONGEST_VALUE = 200
 
 def text(value: object) -> str:
     """A value as inline Markdown that renders as itself: no markup, link, HTML, table cell or line break."""
-    printable = "".join(c if c.isprintable() else " " for c in str(value))
-    line = " ".join(printable.split())
+    printable = (character if character.isprintable() else " " for character in str(value))
+    line = " ".join("".join(printable).split())
     if len(line) > LONGEST_VALUE:
         line = line[: LONGEST_VALUE - 1] + "…"
+    # Every ASCII punctuation mark may be escaped, so none has to be looked up in the rules of a renderer.
     return re.sub(r"([!-+./:-@\[-`{-~])", r"\\\1", line)
 
 
@@ -30,7 +31,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def fenced(code: str, language: str = "") -> str:
     """A code block. Its fence is longer than any row of backticks in the code."""
-    longest = max((len(run) for run in re.findall(r"`+", code)), default=0)
+    longest = max(map(len, re.findall(r"`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(code.rstrip())}\n{fence}"
 

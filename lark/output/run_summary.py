@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lark.config import GRADERS, Config
@@ -38,53 +39,75 @@ def metrics_of(store: Store, artifact: Artifact, grader: str) -> BenchmarkMetric
     return BenchmarkMetrics.from_dict(values)
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """A model that was evaluated: the base model or the trained student."""
+
+    labels: list[str]
+    """Its method and budget, the first cells of its rows."""
+    metrics: dict[str, dict[str, BenchmarkMetrics]]
+    """By benchmark and grader. A benchmark that is not finished is missing."""
+
+    def under(self, grader: str) -> dict[str, BenchmarkMetrics]:
+        """The metrics of each benchmark under one grader."""
+        return {name: by_grader[grader] for name, by_grader in self.metrics.items()}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the summary."""
+
+    name: str
+    """In the tracker."""
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+    @property
+    def text(self) -> str:
+        return f"{self.title}\n\n{text_table(self.header, self.rows, right=3)}\n"
+
+    @property
+    def markdown(self) -> str:
+        return f"{self.title}\n\n{markdown_table(self.header, self.rows)}"
+
+
 def run_summary(run: "Pipeline") -> None:
     """Print the tables, write them to the run's folder, and send them to the tracker."""
-    graded = [step for step in run.plan if step.makes(METRICS)]
+    models = evaluated(run.config, run.store, run.plan)
     selected = _selected(run.store, run.plan)
-    header, rows = results_table(run.config, run.store, graded)
-    if rows:
-        _results(run, graded, selected, header, rows)
-    summary = run.folder / ("summary.md" if rows else "summary.json")
+    results = results_table(run.config, models)
+    if models:
+        _report(run, models, results, selected)
+    summary = run.folder / ("summary.md" if models else "summary.json")
     log.info("%s\n\nSummary: %s", _steps_table(run), summary)
     seconds = {outcome.step.title: round(outcome.seconds, 2) for outcome in run.outcomes if outcome.made}
-    results = [dict(zip(header, row, strict=True)) for row in rows]
-    values = {"results": results, "seconds": seconds, "selection": selected}
+    rows = [dict(zip(results.header, row, strict=True)) for row in results.rows]
+    values = {"results": rows, "seconds": seconds, "selection": selected}
     write_text(run.folder / "summary.json", json.dumps(values, indent=2) + "\n")
     run.tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
-def _results(
-    run: "Pipeline",
-    graded: Sequence[Step],
-    selected: dict[str, float],
-    header: list[str],
-    rows: list[list[str]],
-) -> None:
+def _report(run: "Pipeline", models: Sequence[Evaluated], results: Table, selected: dict[str, float]) -> None:
     """Print the results, and write them to summary.md and to the tracker."""
     config = run.config
-    samples = config.benchmark.decoding.samples
-    title = headline(config)
+    details = details_table(config, models)
+    levels = levels_table(config, models)
     note = DEMO_NOTE if is_demo(config.student.name) else ""
-    log.info("\n%s\n\n%s\n%s", title, text_table(header, rows, right=3), f"\n{note}" if note else "")
-
-    details_title = DETAILS.format(k=samples)
-    details_header, details = details_table(config, run.store, graded)
-    log.info("\n%s\n\n%s\n", details_title, text_table(details_header, details, right=3))
-    warning = _without_box(config, run.store, graded)
+    log.info("\n%s%s", results.text, f"\n{note}" if note else "")
+    log.info("\n%s", details.text)
+    warning = _without_box(config, models)
     if warning:
         log.warning(warning)
-
-    levels_title = f"Acc@{samples} by level ({config.benchmark.grader} grader)"
-    levels_header, levels = levels_table(config, run.store, graded)
     tasks = config.benchmark.tasks.values()
-    if levels and not all(is_demo(task.path) for task in tasks):  # the demo's: only in the file
-        log.info("%s\n\n%s\n", levels_title, text_table(levels_header, levels, right=3))
+    if levels.rows and not all(is_demo(task.path) for task in tasks):  # the demo's: only in the file
+        log.info(levels.text)
 
-    parts = [f"{title}\n\n{markdown_table(header, rows)}\n{note}"]
-    parts.append(f"{details_title}\n\n{markdown_table(details_header, details)}")
-    if levels:
-        parts.append(f"{levels_title}\n\n{markdown_table(levels_header, levels)}")
+    tables = [results, details, levels] if levels.rows else [results, details]
+    for table in tables:
+        run.tracker.table(table.name, table.header, table.rows)
+    parts = [table.markdown for table in tables]
+    parts[0] += f"\n{note}"
     character = sentence(selected)
     if character:
         parts.append(f"{character}.\n")
@@ -92,11 +115,6 @@ def _results(
     if lengths:
         parts.append(f"Note: {lengths}.\n")
     write_text(run.folder / "summary.md", "\n".join(parts))
-
-    run.tracker.table("results", header, rows)
-    run.tracker.table("details", details_header, details)
-    if levels:
-        run.tracker.table("levels", levels_header, levels)
 
 
 def _steps_table(run: "Pipeline") -> str:
@@ -130,20 +148,23 @@ def headline(config: Config) -> str:
     return title + f"mean ± standard deviation over {len(decoding.seeds)} decoding seeds"
 
 
-def results_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+def results_table(config: Config, models: Sequence[Evaluated]) -> Table:
     """One row for the base model and one for the trained student."""
     tasks = config.benchmark.tasks
-    header = ["student", "method", "B", *(task.label for task in tasks.values()), "Avg"]
     rows = []
-    for model, by_grader in _evaluated(config, store, graded):
-        metrics = {name: values[config.benchmark.grader] for name, values in by_grader.items()}
-        cells = [spread(metrics[name].accuracy_at_k) if name in metrics else "–" for name in tasks]
-        mean = spread(average(list(metrics.values()))) if len(metrics) == len(tasks) else "–"
-        rows.append([config.student.name, *model, *cells, mean])
-    return header, rows
+    for model in models:
+        metrics = model.under(config.benchmark.grader)
+        accuracies = {name: spread(metrics[name].accuracy_at_k) for name in metrics}
+        cells = [accuracies.get(name, "–") for name in tasks]
+        # A mean over some of the benchmarks would look like one over all.
+        is_complete = len(metrics) == len(tasks)
+        mean = spread(average(list(metrics.values()))) if is_complete else "–"
+        rows.append([config.student.name, *model.labels, *cells, mean])
+    labels = [task.label for task in tasks.values()]
+    return Table("results", headline(config), ["student", "method", "B", *labels, "Avg"], rows)
 
 
-def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+def details_table(config: Config, models: Sequence[Evaluated]) -> Table:
     """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
     main = config.benchmark.grader
@@ -154,70 +175,67 @@ def details_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple
         *(f"one sample ({main})", f"one sample ({other})", "truncated", "without box"),
     ]
     rows = []
-    for model, by_grader in _evaluated(config, store, graded):
-        for name, values in by_grader.items():
-            ours = values[main]
-            others = values[other]
-            low, high = ours.interval
-            label = config.benchmark.tasks[name].label
-            rows.append(
-                [
-                    *(*model, label, str(ours.problems)),
-                    *(spread(ours.accuracy_at_k), f"{low:.1f} to {high:.1f}", spread(others.accuracy_at_k)),
-                    *(spread(ours.sample_accuracy), spread(others.sample_accuracy)),
-                    *(f"{ours.truncated:.1f}", f"{ours.unboxed:.1f}"),
-                ]
-            )
-    return header, rows
+    for model in models:
+        others = model.under(other)
+        for name, metrics in model.under(main).items():
+            low, high = metrics.interval
+            cells = [config.benchmark.tasks[name].label, str(metrics.problems)]
+            cells += [spread(metrics.accuracy_at_k), f"{low:.1f} to {high:.1f}"]
+            cells += [spread(others[name].accuracy_at_k)]
+            cells += [spread(metrics.sample_accuracy), spread(others[name].sample_accuracy)]
+            cells += [f"{metrics.truncated:.1f}", f"{metrics.unboxed:.1f}"]
+            rows.append([*model.labels, *cells])
+    return Table("details", DETAILS.format(k=k), header, rows)
 
 
-def _without_box(config: Config, store: Store, graded: Sequence[Step]) -> str | None:
+def _without_box(config: Config, models: Sequence[Evaluated]) -> str | None:
     """A warning if most answers of a model have no box, which explains an accuracy near 0."""
-    models = []
-    for model, by_grader in _evaluated(config, store, graded):
-        shares = [values[config.benchmark.grader].unboxed for values in by_grader.values()]
+    names = []
+    for model in models:
+        shares = [metrics.unboxed for metrics in model.under(config.benchmark.grader).values()]
         share = sum(shares) / len(shares)
         if share > MANY_UNBOXED:
-            name = " B=".join(model).removesuffix(" B=–")
-            models.append(f"{name} {share:.0f}%")
-    if not models:
+            name = " B=".join(model.labels).removesuffix(" B=–")
+            names.append(f"{name} {share:.0f}%")
+    if not names:
         return None
     return (
-        f"Answers without a \\boxed{{}}, which count as wrong: {', '.join(models)}. If they were cut off, raise"
+        f"Answers without a \\boxed{{}}, which count as wrong: {', '.join(names)}. If they were cut off, raise"
         " benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern"
         " (docs/own-pool.md).\n"
     )
 
 
-def levels_table(config: Config, store: Store, graded: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
+def levels_table(config: Config, models: Sequence[Evaluated]) -> Table:
     """One row per model and benchmark with levels of difficulty (MATH-500: 1 to 5)."""
     by_level = []
-    for model, by_grader in _evaluated(config, store, graded):
-        for name, values in by_grader.items():
-            levels = {level.level: level for level in values[config.benchmark.grader].levels}
+    for model in models:
+        for name, metrics in model.under(config.benchmark.grader).items():
+            levels = {level.level: spread(level.accuracy_at_k) for level in metrics.levels}
             if levels:
-                by_level.append(([*model, config.benchmark.tasks[name].label], levels))
-    numbers = sorted({number for _, levels in by_level for number in levels})
+                by_level.append(([*model.labels, config.benchmark.tasks[name].label], levels))
+    numbers = sorted(set().union(*(levels for _, levels in by_level)))
+    header = ["method", "B", "benchmark", *(f"level {number}" for number in numbers)]
     rows = []
     for labels, levels in by_level:
-        cells = [spread(levels[number].accuracy_at_k) if number in levels else "–" for number in numbers]
-        rows.append([*labels, *cells])
-    return ["method", "B", "benchmark", *(f"level {number}" for number in numbers)], rows
+        rows.append([*labels, *(levels.get(number, "–") for number in numbers)])
+    title = f"Acc@{config.benchmark.decoding.samples} by level ({config.benchmark.grader} grader)"
+    return Table("levels", title, header, rows)
 
 
-def _evaluated(
-    config: Config, store: Store, graded: Sequence[Step]
-) -> list[tuple[list[str], dict[str, dict[str, BenchmarkMetrics]]]]:
-    """Each evaluated model (method and budget), with its metrics by benchmark and grader."""
+def evaluated(config: Config, store: Store, plan: Sequence[Step]) -> list[Evaluated]:
+    """The models of a run whose metrics are finished, for at least one benchmark."""
     models = []
     trained = [config.method.title, config.budget.name.removeprefix("B")]
-    for step in graded:
+    for step in plan:
+        if not step.makes(METRICS):
+            continue
         metrics = {}
         for name, artifact in zip(step.labels, step.artifacts, strict=True):
             if store.state(artifact) == "finished":
                 metrics[name] = {grader: metrics_of(store, artifact, grader) for grader in GRADERS}
         if metrics:
-            models.append((trained if step.model == "trained" else ["Base model", "–"], metrics))
+            models.append(Evaluated(trained if step.model == "trained" else ["Base model", "–"], metrics))
     return models
 
 

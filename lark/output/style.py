@@ -29,7 +29,9 @@ OKABE_ITO = (
     "#000000",
 )
 """Okabe and Ito's palette, the most legible on white first."""
-BLUE, GREY, BLACK = OKABE_ITO[0], OKABE_ITO[7], OKABE_ITO[8]
+BLUE = OKABE_ITO[0]
+GREY = OKABE_ITO[7]
+BLACK = OKABE_ITO[8]
 LARK_COLOUR = "#D55E00"
 """LARK is vermilion in every figure."""
 METHOD_COLOURS = {
@@ -119,9 +121,11 @@ def label_points(
     figure.draw_without_rendering()  # decides the layout
     frame = axes.get_window_extent()
     at = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    # The points themselves must stay visible too: squares of 8 pixels around them.
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in at]
     for name, point in zip(names, points, strict=True):
         label = axes.annotate(plain_label(name), point, (0, 0), textcoords="offset points", fontsize=fontsize)
+        # Each label takes the best place that is left; a search over all labels would be slow and jumpy.
         best = _PLACES[0]
         least_hidden = float("inf")
         for place in _PLACES:

@@ -95,6 +95,7 @@ def latex_table(
     """
     is_wide = len(header) > MOST_COLUMNS
     types = columns or "l" * labels + "c" * (len(header) - labels)
+    titles = [Cell(name, best=True) for name in header]
     lines = [
         r"\begin{table}[t]",
         r"\centering",
@@ -104,7 +105,7 @@ def latex_table(
         *([r"\resizebox{\linewidth}{!}{%"] if is_wide else []),
         rf"\begin{{tabular}}{{{types}}}",
         r"\toprule",
-        _latex_row([Cell(name, best=True) for name in header]),
+        _latex_row(titles),
         r"\midrule",
     ]
     for number, row in enumerate(rows):

@@ -32,10 +32,7 @@ def check_settings(source: Source, layouts: Collection[str], columns: Collection
     if source.layout is not None:
         one_of("pool.layout", source.layout, tuple(layouts))
     for name in source.fields:
-        if name not in columns:
-            raise LarkError(
-                f"pool.fields.{name}: there is no such column here; choose one of {', '.join(columns)}."
-            )
+        _check_name(name, columns)
     texts = [name for name in source.fields if name in PARTS]
     for name, other in combinations(texts, 2):
         if source.fields[name] == source.fields[other] and PARTS[name] != PARTS[other]:
@@ -43,6 +40,13 @@ def check_settings(source: Source, layouts: Collection[str], columns: Collection
                 f"pool.fields.{name} and pool.fields.{other} both name the column {source.fields[name]!r}."
                 f" Name the column of the {PARTS[name]} and that of the {PARTS[other]}."
             )
+
+
+def _check_name(name: str, columns: Collection[str]) -> None:
+    if name not in columns:
+        raise LarkError(
+            f"pool.fields.{name}: there is no such column here; choose one of {', '.join(columns)}."
+        )
 
 
 def check_fields_used(pool: conf.Pool, unused: Collection[str]) -> None:
@@ -103,11 +107,13 @@ def another_text(where: str, trajectory: Trajectory) -> LarkError:
     )
 
 
-def second_time(where: str, trajectory: Trajectory) -> LarkError:
-    return LarkError(
-        f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
-        "a second time. Give every trajectory of a question its own candidate_id."
-    )
+def check_new(key: int, before: Collection[int], where: str, trajectory: Trajectory) -> None:
+    """Refuse a candidate that appears a second time. `key`: a hash of its ids."""
+    if key in before:
+        raise LarkError(
+            f"{where}: candidate {trajectory.candidate_id!r} of question {trajectory.question_id!r} appears "
+            "a second time. Give every trajectory of a question its own candidate_id."
+        )
 
 
 def no_verdict(where: str, trajectory: Trajectory) -> LarkError:
@@ -124,16 +130,20 @@ def check_generations(generations: Sequence[Any], where: str) -> None:
             f"{where}: `generations` is empty. Add the question's trajectories, or remove the row."
         )
     for number, generation in enumerate(generations, start=1):
-        _check_generation(generation, f"{where}, generation {number}")
+        _check_one_text(generation, f"{where}, generation {number}")
+        _check_has_text(generation, f"{where}, generation {number}")
 
 
-def _check_generation(generation: Any, where: str) -> None:
+def _check_one_text(generation: Any, where: str) -> None:
     # Several texts could be joined, but no teacher wrote the result.
     if isinstance(generation, list) and not all(isinstance(part, dict) for part in generation):
         raise LarkError(
             f"{where}: it is a list of texts, not a text. Write `generations` as one list of all samples of"
             " the question, and name their teachers in `teacher`, a list of the same length."
         )
+
+
+def _check_has_text(generation: Any, where: str) -> None:
     if isinstance(generation, dict) and not {"content", "value", "tool_calls"} & set(generation):
         raise LarkError(
             f"{where}: it is an object with {', '.join(map(str, generation)) or 'nothing in it'}, not a text."
@@ -177,12 +187,8 @@ def check_turns(messages: Sequence[Message], start: int, end: int, name: str, wh
         )
 
 
-def check_role(role: str | None, stored: Any, other: str | None, roles: Collection[str], where: str) -> None:
-    """Refuse an unknown role, and a known one in `from` that differs from `role`."""
-    if role is None:
-        raise LarkError(f"{where}: the role {quoted(stored)} is not known. Use one of {', '.join(roles)}.")
-    if other not in (role, None):
-        raise LarkError(f"{where}: different roles in `role` and `from`. Keep one of them.")
+def unknown_role(stored: Any, roles: Collection[str], where: str) -> LarkError:
+    return LarkError(f"{where}: the role {quoted(stored)} is not known. Use one of {', '.join(roles)}.")
 
 
 def check_same(texts: Sequence[Any], kind: str, names: str, where: str) -> None:
@@ -198,34 +204,44 @@ def check_no_reasoning(reasoning: str, role: str, where: str) -> None:
         )
 
 
-def check_part(kind: Any, text: Any, kinds: Collection[str], where: str) -> None:
-    """Refuse a content part that is not text."""
+def check_part_type(kind: Any, kinds: Collection[str], where: str) -> None:
+    """Refuse a content part of another type than text."""
     if kind not in kinds:
         raise LarkError(
             f"{where}: a content part of type {quoted(kind)}. Only text can be used: remove the part or the"
             " trajectory."
         )
+
+
+def check_part_text(text: Any, where: str) -> None:
     if not isinstance(text, str):
         raise LarkError(f'{where}: a content part without a `text`. Write {{"type": "text", "text": …}}.')
 
 
-def check_call(name: Any, arguments: Any, number: int, where: str) -> None:
-    """Refuse a tool call without a name, or with arguments that have none."""
+def check_call_name(name: Any, number: int, where: str) -> None:
     if not isinstance(name, str) or not name:
         raise LarkError(f'{where}: tool call {number} has no name. Write {{"name": …, "arguments": {{…}}}}.')
+
+
+def check_arguments(arguments: Any, number: int, where: str) -> None:
+    """Refuse arguments of a tool call that have no names."""
     if not isinstance(arguments, dict):
         raise LarkError(
             f"{where}: the arguments of tool call {number} must be an object, not {described(arguments)}."
         )
 
 
-def check_result(answered: str | None, pending: float, calls: Collection[str], where: str) -> None:
-    """Refuse a tool's result that does not follow a call. `calls`: ids of the calls before it, if known."""
+def check_pending(pending: float, where: str) -> None:
+    """Refuse a tool's result that does not follow a call."""
     if pending == 0:
         raise LarkError(
             f"{where}: a tool result without a call. Add the call (`tool_calls`) to the assistant turn before"
             " it, or remove the result."
         )
+
+
+def check_answered(answered: str | None, calls: Collection[str], where: str) -> None:
+    """Refuse the result of another call. `calls`: ids of the calls before it; empty if they have none."""
     if answered is not None and calls and answered not in calls:
         raise LarkError(
             f"{where}: the result of the call {quoted(answered)}, but the calls before it are"

@@ -174,15 +174,6 @@ class Filter:
     pool: conf.Pool
     tally: Tally
 
-    @property
-    def is_off(self) -> bool:
-        """Whether every trajectory is kept."""
-        return (
-            not self.pool.correct_only
-            and self.pool.special_tokens == "text"
-            and self.pool.incomplete == "keep"
-        )
-
     def keeps(self, trajectory: Trajectory, where: str) -> bool:
         special = special_token(trajectory)
         if special is not None:
@@ -192,15 +183,6 @@ class Filter:
             if self.pool.special_tokens == "drop":
                 return False
         return not self.pool.correct_only or self._is_correct(trajectory, where)
-
-    def finish(self) -> None:
-        """Refuse the pool if it has text like control tokens and pool.special_tokens=error."""
-        if self.pool.special_tokens == "error" and self.tally.special:
-            raise LarkError(
-                f"pool.special_tokens=error: {self.tally.special} trajectories of {self.pool.name} contain"
-                f" text like a control token: {some(self.tally.examples)}. Remove it, or use"
-                " pool.special_tokens=drop (leaves them out) or text (keeps them, encoded as text)."
-            )
 
     def _is_correct(self, trajectory: Trajectory, where: str) -> bool:
         is_correct = verdict(trajectory, self.pool)
@@ -214,6 +196,16 @@ class Filter:
             self.tally.wrong_questions.add(trajectory.question_id)
             self.tally.wrong += 1
         return is_correct
+
+
+def check_special(pool: conf.Pool, tally: Tally) -> None:
+    """Refuse the pool if it has text like control tokens and pool.special_tokens=error."""
+    if pool.special_tokens == "error" and tally.special:
+        raise LarkError(
+            f"pool.special_tokens=error: {tally.special} trajectories of {pool.name} contain text like a"
+            f" control token: {some(tally.examples)}. Remove it, or use pool.special_tokens=drop (leaves them"
+            " out) or text (keeps them, encoded as text)."
+        )
 
 
 class Votes:
@@ -252,6 +244,7 @@ class Votes:
         """The winning answer, or None."""
         if question_id in self.given:
             return None
+        # Padded, so that there is always an answer and a runner-up.
         ranking = [*self.counts[question_id].most_common(2), ("", 0), ("", 0)]
         answer, votes = ranking[0]
         _, runner_up = ranking[1]

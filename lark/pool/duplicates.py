@@ -39,15 +39,16 @@ def sketch(text: str) -> np.ndarray:
     return smallest
 
 
-def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[tuple[int, int]]:
-    """Pairs of texts whose estimated Jaccard similarity is at least `least`."""
+def similar_pairs(sketches: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """Pairs of texts whose estimated Jaccard similarity is at least NEAR."""
     table = np.stack(sketches)
     pairs = []
     for first in range(len(table) - 1):
         others = table[first + 1 :]
+        # A bin that is empty in both texts says nothing about their similarity.
         either = (table[first] != EMPTY) | (others != EMPTY)
         same = ((table[first] == others) & either).sum(axis=1)
-        near = np.flatnonzero(same >= least * either.sum(axis=1))
+        near = np.flatnonzero(same >= NEAR * either.sum(axis=1))
         pairs += [(first, first + 1 + int(place)) for place in near]
     return pairs
 
@@ -56,15 +57,23 @@ def similar_pairs(sketches: Sequence[np.ndarray], least: float = NEAR) -> list[t
 class NearDuplicates:
     """Collects sketches by question."""
 
-    sketches: defaultdict[str, list[tuple[str, np.ndarray]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    names: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The candidates of each question, in order."""
+    sketches: defaultdict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+    """Their sketches, in the same order."""
 
     def add(self, trajectory: Trajectory) -> None:
         text = trajectory.conversation
         if text is None:
             text = (trajectory.thinking or "") + trajectory.response
-        self.sketches[trajectory.question_id].append((trajectory.candidate_id, sketch(text)))
+        self.names[trajectory.question_id].append(trajectory.candidate_id)
+        self.sketches[trajectory.question_id].append(sketch(text))
+
+    def merge(self, other: "NearDuplicates") -> None:
+        """Add the candidates of a later part of the pool."""
+        for question, names in other.names.items():
+            self.names[question] += names
+            self.sketches[question] += other.sketches[question]
 
     def to_dict(self) -> dict[str, object]:
         """Trajectories that are nearly the same as an earlier candidate of their question; empty if there
@@ -73,13 +82,14 @@ class NearDuplicates:
         count = 0
         questions = 0
         examples: list[str] = []
-        for question, candidates in self.sketches.items():
-            pairs = similar_pairs([values for _, values in candidates[:COMPARED]])
-            later = {candidates[second][0] for _, second in pairs}
+        for question, names in self.names.items():
+            # Every pair is compared, so the time grows with the square of the candidates.
+            pairs = similar_pairs(self.sketches[question][:COMPARED])
+            later = {second for _, second in pairs}
             count += len(later)
             questions += bool(later)
             for first, second in pairs[: EXAMPLES - len(examples)]:
-                examples.append(f"{question}: {candidates[first][0]} and {candidates[second][0]}")
+                examples.append(f"{question}: {names[first]} and {names[second]}")
         if count == 0:
             return {}
         return {"trajectories": count, "questions": questions, "examples": examples}

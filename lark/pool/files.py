@@ -1,6 +1,6 @@
 """The local files of a pool, and what else is in its folder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -29,8 +29,6 @@ class Found:
     skipped: dict[str, str] = field(default_factory=dict)
     """Files that are not read, and why."""
     notes: list[str] = field(default_factory=list)
-    empty: set[str] = field(default_factory=set)
-    """Files without rows, known after they are read."""
 
 
 @contextmanager
@@ -60,9 +58,9 @@ def table_files(source: Source) -> Found:
             return _in_folder(path, source)
         _check_readable(path, source)
         matches = [path] if path.is_file() else _matches(path)
-        odd = {file: not_a_file(file) for file in matches}
         files = sorted(file for file in matches if file.is_file())
-    root = next(parent for parent in path.parents if "*" not in str(parent))
+        root = next(parent for parent in path.parents if "*" not in str(parent))
+        odd = _odd(matches, root)
     # A pattern like `data/*` is for all files, also those that are not tables; others name their files.
     is_for_all = path.name.endswith("*")
     if is_for_all:
@@ -71,9 +69,7 @@ def table_files(source: Source) -> Found:
     if is_for_all:
         files, others = _split_tables(files, root)
         skipped |= others
-    for file, reason in odd.items():
-        if reason and not _is_hidden(file, root):
-            skipped[relative(file, root)] = reason
+    skipped |= odd
     _check_not_empty(files, skipped, source)
     return Found(files, skipped)
 
@@ -83,7 +79,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _check_readable(path: Path, source: Source) -> None:
-    reason = not_a_file(path)
+    reason = not_a_file(path)  # reading a pipe would wait for a writer
     if reason:
         raise LarkError(
             f"pool.path={source.path}: this is {reason}. Give a JSONL, Parquet or CSV file, a folder or a"
@@ -102,7 +98,9 @@ def _check_not_empty(files: list[Path], skipped: Mapping[str, str], source: Sour
 
 def _in_folder(folder: Path, source: Source) -> Found:
     files, skipped = split_excluded(visible_files(folder), folder, source)
-    skipped |= odd_files(folder, source)
+    for name, reason in _odd(sorted(folder.rglob("*")), folder).items():
+        if not any(is_excluded(name, pattern) for pattern in source.exclude):
+            skipped[name] = reason
     tables, others = _split_tables(files, folder)
     _check_tables(tables, files, skipped, source)
     skipped |= others
@@ -159,15 +157,13 @@ def not_a_file(path: Path) -> str | None:
     return None
 
 
-def odd_files(folder: Path, source: Source) -> dict[str, str]:
-    """Names in a folder that are not files, and why they are not read."""
+def _odd(paths: Iterable[Path], folder: Path) -> dict[str, str]:
+    """Names that are not those of files, and why they are not read."""
     odd = {}
-    for path in sorted(folder.rglob("*")):
+    for path in paths:
         reason = not_a_file(path)
-        name = relative(path, folder)
-        has_exclusion = any(is_excluded(name, pattern) for pattern in source.exclude)
-        if reason and not has_exclusion and not _is_hidden(path, folder):
-            odd[name] = reason
+        if reason and not _is_hidden(path, folder):
+            odd[relative(path, folder)] = reason
     return odd
 
 
@@ -183,18 +179,21 @@ def _is_hidden(file: Path, folder: Path) -> bool:
 def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[list[Path], dict[str, str]]:
     """The files that pool.exclude leaves, and those that it names. A name that matches nothing is an error."""
     matched: set[str] = set()
-    skipped = {}
+    kept: list[Path] = []
+    skipped: dict[str, str] = {}
     for file in files:
         name = relative(file, folder)
-        hits = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
-        matched |= hits
-        if hits:
+        patterns = {pattern for pattern in source.exclude if is_excluded(name, pattern)}
+        matched |= patterns
+        if patterns:
             skipped[name] = EXCLUDED
+        else:
+            kept.append(file)
     for pattern in source.exclude:
         if pattern not in matched:
             names = some(file.name for file in files)
             raise LarkError(f"pool.exclude={pattern}: matches no file of {source.path}; it has {names}.")
-    return [file for file in files if relative(file, folder) not in skipped], skipped
+    return kept, skipped
 
 
 def refuse_excluded(skipped: Mapping[str, str], source: Source) -> None:

@@ -16,15 +16,12 @@ from lark.pool.rsr import rsr_files, rsr_rows
 from lark.reading.rows import Row, rows
 
 
-def sources(pool: conf.Pool) -> dict[str, Source]:
-    """The sources of a pool by name. A pool that is not mixed has one, without a name."""
-    return dict(pool.mix) if pool.format == "mix" else {"": pool}
-
-
 def source_files(pool: conf.Pool) -> list[Path]:
     """The local files of a pool. Empty for the demo and for a dataset on the hub."""
+    if pool.format != "mix":
+        return find(pool).files
     files: list[Path] = []
-    for name, source in sources(pool).items():
+    for name, source in pool.mix.items():
         with naming(name):
             files += find(source).files
     return files
@@ -40,8 +37,8 @@ def find(source: Source) -> Found:
     return rsr_files(source) if source.format == "rsr" else table_files(source)
 
 
-def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
-    """The rows of a source, and its files. Downloads a dataset in the paper's layout."""
+def source_rows(source: Source, empty: set[str]) -> tuple[Found, Iterator[Row]]:
+    """The rows of a source, and its files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
         return Found(), hub_rows(source)
     if source.format == "rsr":
@@ -50,7 +47,7 @@ def source_rows(source: Source) -> tuple[Found, Iterator[Row]]:
         files = rsr_files(source)
         return files, rsr_rows(source, files.files, lambda row: _question(row, source))
     files = table_files(source)
-    return files, file_rows(files.files, files.empty)
+    return files, file_rows(files.files, empty)
 
 
 def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:

@@ -26,13 +26,12 @@ def snapshot(source: Source) -> Path:
     """The folder of a dataset's JSON files. They are downloaded if they are not in the hub's cache;
     offline, the cache is used.
     """
-    assert source.path is not None
-    return _snapshot(source.path, source.revision)
+    return _snapshot(str(source.path), source.revision)
 
 
+# Once per process: a pool is read several times if its questions are sampled.
 @cache
 def _snapshot(path: str, revision: str | None) -> Path:
-    """Once per process: a pool is read several times if its questions are sampled."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # only this source needs it
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
@@ -54,24 +53,14 @@ def _snapshot(path: str, revision: str | None) -> Path:
 
 def hub_rows(source: Source) -> Iterator[Row]:
     """The rows of a dataset, one at a time."""
-    datasets = _library()
-    assert source.path is not None
     number = 0
     try:
-        for number, values in enumerate(_dataset(source, datasets), start=1):
+        for number, values in enumerate(_dataset(source), start=1):
             yield Row(values, f"{source.path}, row {number}")
     except LarkError:
         raise
-    except Exception as error:
+    except Exception as error:  # what a network, a disk or a damaged file make `datasets` raise
         raise _unreadable(source, number, error) from error
-
-
-def _library() -> Any:
-    try:
-        import datasets  # noqa: PLC0415  # only this format needs it
-    except ImportError as error:
-        raise LarkError("pool.format=hub needs the `datasets` package: pip install datasets.") from error
-    return datasets
 
 
 def _unreadable(source: Source, number: int, error: Exception) -> LarkError:
@@ -84,7 +73,9 @@ def _unreadable(source: Source, number: int, error: Exception) -> LarkError:
     )
 
 
-def _dataset(source: Source, datasets: Any) -> Any:
+def _dataset(source: Source) -> Any:
+    import datasets  # noqa: PLC0415  # only this format needs it
+
     folder = Path(str(source.path)).expanduser()
     if not ((folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists()):
         return datasets.load_dataset(

@@ -29,6 +29,10 @@ class DraftTrajectory:
     """False: the teacher was cut off."""
 
 
+LABELS = ("question_id", "candidate_id", "teacher", "rollout", "answer", "correct")
+"""Columns with the labels of a row that is one trajectory."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """One form of rows."""
@@ -54,15 +58,7 @@ def check(source: Source) -> None:
 
 def _one(columns: Columns, exchange: Turns) -> DraftTrajectory:
     """A row that is one trajectory."""
-    return DraftTrajectory(
-        exchange,
-        question_id=columns.get("question_id"),
-        candidate_id=columns.get("candidate_id"),
-        teacher=columns.get("teacher"),
-        rollout=columns.get("rollout"),
-        answer=columns.get("answer"),
-        correct=columns.get("correct"),
-    )
+    return DraftTrajectory(exchange, **{name: columns.get(name) for name in LABELS})
 
 
 def _chat(name: str) -> Callable[[Columns], Iterator[DraftTrajectory]]:
@@ -249,6 +245,7 @@ def _is_openthoughts3(columns: Columns) -> bool:
 
 
 def _is_generations(columns: Columns) -> bool:
+    # A row with an empty list is a mistake in this layout, not a row of another one.
     return columns.has("generations", "question") or _lacks_list(columns)
 
 

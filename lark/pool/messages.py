@@ -1,19 +1,21 @@
 """Chat messages in one form, however they are stored: roles, text, reasoning, tool calls and tool results."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from lark.errors import LarkError
 from lark.pool.checks import (
     Message,
     check_no_reasoning,
-    check_part,
-    check_role,
+    check_part_text,
+    check_part_type,
     check_same,
     check_turns,
     not_json,
+    unknown_role,
 )
 from lark.pool.cleaning import has_no_text
 from lark.pool.tool_calls import check_results, stored_calls, tool_calls, tool_descriptions
@@ -128,7 +130,7 @@ def turns(
 
     system: a system prompt that is stored outside the messages. tools: the tools that the assistant may call.
     """
-    start = _system_turns(messages)
+    start = len(list(takewhile(_is_system, messages)))
     first = 1  # the number of the first message in the row
     if system and start == 0:
         messages = [{"role": "system", "content": system}, *messages]
@@ -154,10 +156,8 @@ def turns(
     )
 
 
-def _system_turns(messages: Sequence[Message]) -> int:
-    """Number of system turns at the start."""
-    others = (place for place, message in enumerate(messages) if message["role"] != "system")
-    return next(others, len(messages))
+def _is_system(message: Message) -> bool:
+    return bool(message["role"] == "system")
 
 
 def _message(raw: Mapping[str, Any], where: str) -> Message:
@@ -169,16 +169,20 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
 def _role(raw: Mapping[str, Any], where: str) -> str:
     """One of our roles. If both `role` and `from` have one, they agree."""
     role = ROLES.get(_role_name(raw))
-    sender = raw.get("from")
-    other = ROLES.get(sender.lower()) if isinstance(sender, str) else None
-    check_role(role, raw.get("role") or sender, other, ROLES, where)
-    return str(role)
+    if role is None:
+        raise unknown_role(_stored_role(raw), ROLES, where)
+    other = ROLES.get(str(raw.get("from")).lower(), role)
+    check_same([role, other], "roles", "`role` and `from`", where)
+    return role
+
+
+def _stored_role(raw: Mapping[str, Any]) -> Any:
+    return raw.get("role") or raw.get("from")
 
 
 def _role_name(raw: Mapping[str, Any]) -> str:
-    """The stored name of the role in lower case; empty if it is not text."""
-    stored = raw.get("role") or raw.get("from")
-    return stored.lower() if isinstance(stored, str) else ""
+    """The stored name of the role in lower case."""
+    return str(_stored_role(raw)).lower()
 
 
 def _content(raw: Mapping[str, Any], where: str) -> Any:
@@ -186,8 +190,7 @@ def _content(raw: Mapping[str, Any], where: str) -> Any:
     content = raw.get("content")
     if content in (None, ""):
         return raw.get("value", content)
-    if content and raw.get("value"):
-        check_same([content, raw["value"]], "text", "`content` and `value`", where)
+    check_same([content, raw.get("value") or content], "text", "`content` and `value`", where)
     return content
 
 
@@ -251,6 +254,7 @@ def _text(content: Any, where: str) -> tuple[str, str]:
         raise LarkError(
             f"{where}: `content` must be a string or a list of text parts, not {described(content)}."
         )
+    # Parts are joined as they are: APIs split a text at any character, so a separator would change it.
     text = ""
     reasoning = ""
     for part in content:
@@ -271,7 +275,8 @@ def _part(part: Any, where: str) -> tuple[bool, str]:
     text = part.get("text")
     if kind in REASONING and isinstance(part.get(kind), str):
         text = part[kind]  # Anthropic's parts: {"type": "thinking", "thinking": …}
-    check_part(kind, text, (*TEXT_PARTS, *REASONING), where)
+    check_part_type(kind, (*TEXT_PARTS, *REASONING), where)
+    check_part_text(text, where)
     return kind in REASONING, text
 
 
@@ -280,5 +285,6 @@ def _reasoning(raw: Mapping[str, Any], parts: str, where: str) -> str | None:
     fields = Fields(raw, where)
     stored = {"a content part": parts, **{key: fields.optional_text(key) or "" for key in REASONING}}
     texts = {key: text for key, text in stored.items() if text.strip()}
+    # Some datasets repeat the reasoning under a second name. If the two differ, either could be meant.
     check_same([*texts.values()], "reasoning", " and ".join(texts), where)
     return next(iter(texts.values()), None)

@@ -33,12 +33,10 @@ def members(pool: conf.Pool) -> dict[str, conf.Pool]:
 @contextmanager
 def naming(source: str) -> Iterator[None]:
     """Let errors name a source and its settings: pool.mix.math.path instead of pool.path."""
+    key = f"pool.mix.{source}"
     try:
         yield
     except LarkError as error:
-        if not source:
-            raise
-        key = f"pool.mix.{source}"
         text = SETTING.sub(lambda match: f"{key}.{match[1]}", str(error))
         raise LarkError(text if text.startswith(key) else f"{key}: {text}") from error
 
@@ -48,48 +46,42 @@ def quotas(sizes: Mapping[str, int], pool: conf.Pool) -> dict[str, int]:
     largest remainders rounded up. Shares are exact fractions, so neither rounding nor overflow of floats
     decides.
     """
+    for name, size in sizes.items():
+        _check_not_empty(name, size, pool)
     shares = {name: Fraction(str(source.share)) for name, source in pool.mix.items()} or {"": Fraction(1)}
     total = sum(shares.values())
-    _refuse_empty(sizes, pool)
     count = pool.questions or floor(min(size * total / shares[name] for name, size in sizes.items()))
     exact = {name: count * share / total for name, share in shares.items()}
     taken = {name: floor(value) for name, value in exact.items()}
+    # `sorted` keeps the order of equal remainders, so the same settings always take the same questions.
     by_remainder = sorted(exact, key=lambda name: taken[name] - exact[name])
     for name in by_remainder[: count - sum(taken.values())]:
         taken[name] += 1
-    _refuse_too_few(taken, sizes, pool)
     for name, quota in taken.items():
+        _check_enough(name, quota, sizes[name], pool)
         if quota == 0:
             raise _none_taken(name, count, shares, sizes, pool)
     return taken
 
 
-def _refuse_empty(sizes: Mapping[str, int], pool: conf.Pool) -> None:
-    for name, size in sizes.items():
-        if size == 0:
-            raise _empty(name, pool)
-
-
-def _empty(name: str, pool: conf.Pool) -> LarkError:
+def _check_not_empty(name: str, size: int, pool: conf.Pool) -> None:
+    if size:
+        return
     place = f"pool.mix.{name}" if name else f"pool.path={pool.path}"
     remedies = ["Add trajectories"]
     if kept_by(pool):
         remedies.append("change the filters")
     if name:
         remedies.append("leave the source out")
-    return LarkError(f"{place} has no question{kept_by(pool)}. {' or '.join(remedies)}.")
+    raise LarkError(f"{place} has no question{kept_by(pool)}. {' or '.join(remedies)}.")
 
 
-def _refuse_too_few(taken: Mapping[str, int], sizes: Mapping[str, int], pool: conf.Pool) -> None:
-    for name, quota in taken.items():
-        if sizes[name] < quota:
-            raise _too_few(name, quota, sizes[name], pool)
-
-
-def _too_few(name: str, quota: int, size: int, pool: conf.Pool) -> LarkError:
+def _check_enough(name: str, quota: int, size: int, pool: conf.Pool) -> None:
+    if size >= quota:
+        return
     place = f"the {quota} of pool.mix.{name}, but it" if name else f"but {pool.path}"
     otherwise = "as many as the shares allow" if name else "all"
-    return LarkError(
+    raise LarkError(
         f"pool.questions={pool.questions}, {place} has only {size}{kept_by(pool)}: use fewer, or null for"
         f" {otherwise}."
     )

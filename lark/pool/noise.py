@@ -157,8 +157,8 @@ def shuffled(response: str, draw: int) -> str:
     parts = [body[step] for step in order]
     if [part.strip() for part in parts] == [part.strip() for part in body]:
         parts = [*parts[1:], parts[0]]
-    spaced = [part if part[-1:].isspace() else f"{part} " for part in parts]
-    return "".join(spaced) + last
+    # Every step but the last ends with the white space at which it was split.
+    return "".join(parts) + last
 
 
 def _steps(response: str) -> list[str]:

@@ -2,14 +2,15 @@
 
 Groups are consecutive files of about PART_BYTES, so the parts and their order depend on the files alone,
 not on the number of processes. Each group is read by the loop that reads a whole pool (`read.Reading`), and
-the parts together have the trajectories of one process, in its order. What concerns several groups is
-checked here: a question's text, candidates that appear twice, and the numbers of trajectories without a
-candidate_id or rollout. A group whose numbers depend on earlier groups is read a second time.
+the parts together have the trajectories of one process, in its order: a pool in one file is the case of one
+group. What concerns several groups is checked here: a question's text, candidates that appear twice, and the
+numbers of trajectories without a candidate_id or rollout. A group whose numbers depend on earlier groups is
+read a second time.
 """
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -21,12 +22,12 @@ import numpy as np
 from lark import config as conf
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
-from lark.pool.checks import another_text, check_fields_used, second_time
+from lark.pool.checks import check_fields_used
 from lark.pool.cleaning import Tally
 from lark.pool.files import table_files
 from lark.pool.formats import file_rows
-from lark.pool.read import Reading, finish
-from lark.pool.source import Located, SourceReader
+from lark.pool.read import Reading, finish, read
+from lark.pool.source import SourceReader
 from lark.pool.summary import Summary
 from lark.work.machine import usable_cores
 from lark.work.process import die_with_parent
@@ -69,8 +70,8 @@ class GroupReport:
     """Trajectories of each question, also those that are left out."""
     numbered: set[str]
     """Questions whose candidates or rollouts are numbered."""
-    texts: dict[str, tuple[int, int]]
-    """The hash of each question's text, and the row where the question is first."""
+    texts: dict[str, int]
+    """The hash of each question's text."""
     keys: np.ndarray
     """[rows] hashes of the trajectories' ids, also of those that are left out."""
     missing: set[str] = field(default_factory=set)
@@ -90,10 +91,10 @@ def read_group(pool: conf.Pool, files: Files, path: Path, start: Mapping[str, in
     return GroupReport(
         tally=tally,
         summary=summary,
-        counts=source.numbers - Counter(start),
-        numbered=source.numbers.used,
+        counts=source.counts - Counter(start),
+        numbered=source.numbered,
         texts=reading.texts,
-        keys=np.fromiter(reading.keys, np.uint64, len(reading.keys)),
+        keys=np.fromiter(reading.keys, np.uint64),
         missing=source.missing,
         questions=reading.questions,
     )
@@ -106,6 +107,7 @@ def write_parts(
     for stale in pools.parts(folder / pools.FILE):
         stale.unlink(missing_ok=True)
     count = min(processes or usable_cores(), len(split))
+    # Not forked: threads of pyarrow may hold locks that a copy of this process would wait for.
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (os.getpid(),)) as executor:
 
         def read_groups(starts: Starts) -> list[GroupReport]:
@@ -120,7 +122,7 @@ def write_parts(
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise
-    return merged(pool, split, reports)
+    return merged(pool, reports)
 
 
 def _prepare(parent: int) -> None:
@@ -151,15 +153,15 @@ def _renumbered(reports: Sequence[GroupReport]) -> dict[int, dict[str, int]]:
     starts: dict[int, dict[str, int]] = {}
     for number, report in enumerate(reports):
         if any(before[question] for question in report.numbered):
-            starts[number] = {question: before[question] for question in report.counts if before[question]}
+            common = before.keys() & report.counts.keys()
+            starts[number] = {question: before[question] for question in common}
         before.update(report.counts)
     return starts
 
 
-def merged(pool: conf.Pool, split: Sequence[Files], reports: Sequence[GroupReport]) -> dict[str, Any]:
+def merged(pool: conf.Pool, reports: Sequence[GroupReport]) -> dict[str, Any]:
     """Check what concerns several groups; return the summary of the pool."""
-    _check_texts(pool, split, reports)
-    _check_keys(pool, split, reports)
+    _check_across(pool, reports)
     tally = Tally()
     tally.found(table_files(pool))
     summary = Summary(pool, tally)
@@ -175,51 +177,17 @@ def merged(pool: conf.Pool, split: Sequence[Files], reports: Sequence[GroupRepor
     return {**pools.described(summary, tally, pool), "parts": len(reports)}
 
 
-def _check_texts(pool: conf.Pool, split: Sequence[Files], reports: Sequence[GroupReport]) -> None:
-    """Refuse a question with two texts in different groups."""
+def _check_across(pool: conf.Pool, reports: Sequence[GroupReport]) -> None:
+    """Refuse a question with two texts, and a candidate that appears twice, in different groups."""
     texts: dict[str, int] = {}
-    for number, report in enumerate(reports):
-        rows = []
-        for question, (text, row) in report.texts.items():
-            if texts.setdefault(question, text) != text:
-                rows.append(row)
-        if rows:
-            raise another_text(*_located(pool, split, reports, number, min(rows)))
-
-
-def _check_keys(pool: conf.Pool, split: Sequence[Files], reports: Sequence[GroupReport]) -> None:
-    """Refuse a candidate that appears in two groups."""
+    has_two_texts = False
+    for report in reports:
+        for question, text in report.texts.items():
+            has_two_texts |= texts.setdefault(question, text) != text
     keys = np.concatenate([report.keys for report in reports])
-    order = np.argsort(keys, kind="stable")
-    is_repeated = keys[order[1:]] == keys[order[:-1]]
-    repeated = order[1:][is_repeated]
-    if len(repeated) == 0:
-        return
-    row = int(repeated.min())
-    number = 0
-    while row >= len(reports[number].keys):
-        row -= len(reports[number].keys)
-        number += 1
-    raise second_time(*_located(pool, split, reports, number, row))
-
-
-def _located(
-    pool: conf.Pool, split: Sequence[Files], reports: Sequence[GroupReport], number: int, row: int
-) -> Located:
-    """The trajectory in a row of a group, with its location: the group's files are read again up to there."""
-    start: Counter[str] = Counter()
-    for report in reports[:number]:
-        start.update(report.counts)
-    source = SourceReader(pool, Tally(), start)
-    trajectories = source.trajectories(file_rows(split[number], set()))
-    for place, located in enumerate(_of_ids(trajectories, pool)):
-        if place == row:
-            return located
-    raise LarkError(f"{split[number][0]} has changed while it was read. Run the same command again.")
-
-
-def _of_ids(trajectories: Iterator[Located], pool: conf.Pool) -> Iterator[Located]:
-    """The trajectories that `Reading` gives a row."""
-    for where, trajectory in trajectories:
-        if not pool.ids or trajectory.question_id in pool.ids:
-            yield where, trajectory
+    if has_two_texts or len(np.unique(keys)) < len(keys):
+        # The reports have no lines. The loop over the whole pool stops at the first error and names its line.
+        deque(read(pool), maxlen=0)
+        raise LarkError(
+            f"pool.path={pool.path}: a file has changed while it was read. Run the same command again."
+        )

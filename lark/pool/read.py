@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from lark import config as conf
 from lark.names import is_demo
-from lark.pool.checks import another_text, check_fields_used, check_ids, second_time
-from lark.pool.cleaning import Filter, Tally, Votes
+from lark.pool.checks import another_text, check_fields_used, check_ids, check_new
+from lark.pool.cleaning import Filter, Tally, Votes, check_special, filters
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
@@ -29,6 +29,8 @@ def read(pool: conf.Pool, tally: Tally | None = None, without: Collection[str] =
     tally: counts what is left out. without: ids of questions that are left out, before questions are sampled.
     """
     tally = Tally() if tally is None else tally
+    # Passes of their own over the rows: the votes need all candidates of a question, and the sample needs
+    # all questions, before the first trajectory is given out.
     tally.votes = _votes(pool) if pool.labels == "vote" else None
     sample = _sample(pool, tally.votes, without)
     reading = Reading(pool, tally)
@@ -46,10 +48,10 @@ class Reading:
         self.filter = Filter(pool, tally)
         self.questions: set[str] = set()
         """Ids of all questions, if pool.ids names those to read."""
-        self.texts: dict[str, tuple[int, int]] = {}
-        """The hash of each question's text, and the row where the question is first."""
-        self.keys: dict[int, int] = {}
-        """The row of each trajectory by the hash of its ids, in order; also of those that are left out."""
+        self.texts: dict[str, int] = {}
+        """The hash of each question's text."""
+        self.keys: set[int] = set()
+        """Hashes of the ids of all trajectories, also of those that are left out."""
 
     def kept(
         self, trajectories: Iterable[Located], sample: Collection[str] | None = None
@@ -60,6 +62,7 @@ class Reading:
                 self.questions.add(trajectory.question_id)
                 if trajectory.question_id not in self.pool.ids:
                     continue
+            # The filter counts before the sample is taken: its counts describe the whole pool.
             keeps = self.filter.keeps(trajectory, where)
             if sample is not None and trajectory.question_id not in sample:
                 continue
@@ -71,19 +74,17 @@ class Reading:
     def _compare(self, where: str, trajectory: Trajectory) -> None:
         """Check a trajectory against those before it."""
         text = hash64(trajectory.question.strip())
-        row = len(self.keys)
-        first_text, _ = self.texts.setdefault(trajectory.question_id, (text, row))
-        if first_text != text:
+        if self.texts.setdefault(trajectory.question_id, text) != text:
             raise another_text(where, trajectory)
         # With its length, the first id ends in one place only, whatever characters the ids have.
         key = hash64(str(len(trajectory.question_id)), trajectory.question_id, trajectory.candidate_id)
-        if self.keys.setdefault(key, row) != row:
-            raise second_time(where, trajectory)
+        check_new(key, self.keys, where, trajectory)
+        self.keys.add(key)
 
 
 def finish(pool: conf.Pool, tally: Tally, questions: Collection[str]) -> None:
     """Refuse what can be judged only after the last row."""
-    Filter(pool, tally).finish()
+    check_special(pool, tally)
     check_ids(pool, questions)
 
 
@@ -142,10 +143,9 @@ def _of_source(source: str, ids: Collection[str]) -> set[str]:
 
 def _stored(pool: conf.Pool, tally: Tally) -> Iterator[Located]:
     source = SourceReader(pool, tally)
-    files, rows = source_rows(pool)
+    files, rows = source_rows(pool, tally.empty)
     tally.found(files)
     yield from source.trajectories(rows)
-    tally.empty |= files.empty
     check_fields_used(pool, source.missing)
 
 
@@ -177,7 +177,7 @@ def _question_ids(pool: conf.Pool, votes: Votes | None, without: Collection[str]
     """The questions with a trajectory that the filters keep, to draw the sample from."""
     keep = Filter(pool, Tally())
     unsampled = replace(pool, questions=None)
-    if pool.format == "rsr" and keep.is_off and not is_remote(pool):
+    if pool.format == "rsr" and not filters(pool) and not is_remote(pool):
         # All files of the paper's layout have the same questions, so the first one is enough.
         unsampled = replace(unsampled, path=str(source_files(pool)[0]), exclude=[])
     labelled = _labelled(unsampled, Tally(), votes, without)

@@ -19,8 +19,9 @@ from lark.pool.hashing import hash64
 from lark.printing import some
 from lark.reading.rows import Row, ending, is_json_list, json_array
 
-NOT_TEACHERS = {"selected_by_rsr": "a selection from the pool, not a teacher"}
-"""Folders of the published dataset that are left out."""
+SELECTED = "selected_by_rsr"
+"""A folder of the published dataset that is left out."""
+SELECTION_REASON = "a selection from the pool, not a teacher"
 WORDS = "rollout|run|sample|seed|generation|gen"
 """Words that mark a number at the end of a file's name as the rollout."""
 
@@ -43,13 +44,7 @@ def rsr_files(source: Source) -> Found:
             return Found([path])
         _check_folder(path, source)
         candidates, skipped = pool_files.split_excluded(pool_files.visible_files(path), path, source)
-        for file in candidates:
-            reason = _not_a_teacher(relative(file, path))
-            if reason:
-                skipped[relative(file, path)] = reason
-        lists = [
-            file for file in candidates if relative(file, path) not in skipped and ending(file) == ".json"
-        ]
+        lists = [file for file in candidates if _may_be_teachers(relative(file, path))]
         flat = [file for file in lists if file.parent == path]
         nested = [file for file in lists if file.parent.parent == path]
         # A published dataset may have other JSON files beside the teachers' folders, but no lists.
@@ -57,16 +52,15 @@ def rsr_files(source: Source) -> Found:
     files = nested if is_nested else flat
     _check_lists(files, skipped, source)
     for file in candidates:
+        name = relative(file, path)
         if file not in files:
-            skipped.setdefault(relative(file, path), "not a teacher's JSON file")
+            is_selection = pool_files.is_excluded(name, SELECTED)
+            skipped[name] = SELECTION_REASON if is_selection else "not a teacher's JSON file"
     return Found(files, skipped, _check_folders(path, files) if is_nested else [])
 
 
-def _not_a_teacher(name: str) -> str | None:
-    for folder, reason in NOT_TEACHERS.items():
-        if pool_files.is_excluded(name, folder):
-            return reason
-    return None
+def _may_be_teachers(name: str) -> bool:
+    return ending(Path(name)) == ".json" and not pool_files.is_excluded(name, SELECTED)
 
 
 def _check_folder(path: Path, source: Source) -> None:
@@ -118,11 +112,12 @@ def teacher_files(source: Source, files: Sequence[Path]) -> list[TeacherFile]:
 
 
 def _in_teachers_folders(files: Sequence[Path]) -> list[TeacherFile]:
-    rollouts = [_rollout(file) for file in files]
-    times = Counter((file.parent, rollout) for file, rollout in zip(files, rollouts, strict=True))
+    rollouts = {file: _rollout(file) for file in files}
+    times = Counter((file.parent, rollout) for file, rollout in rollouts.items())
     teachers = []
-    for file, rollout in zip(files, rollouts, strict=True):
+    for file, rollout in rollouts.items():
         teacher = file.parent.name
+        # Files may have names without a number: then all of them have rollout 0, and their names differ.
         is_unique = times[file.parent, rollout] == 1
         candidate = f"{teacher}.{rollout}" if is_unique else f"{teacher}.{_stem(file)}"
         teachers.append(TeacherFile(file, teacher, rollout, candidate))

@@ -33,21 +33,6 @@ SLOW_PATTERN = (
 )
 
 
-class Numbering(Counter[str]):
-    """Number of trajectories of each question so far."""
-
-    def __init__(self, start: Mapping[str, int] | None = None) -> None:
-        super().__init__(start or {})
-        self.used: set[str] = set()
-        """Questions with a trajectory that has its number as its candidate_id or rollout."""
-
-    def next(self, question_id: str) -> int:
-        """The number of the question's next trajectory, from 0."""
-        number = self[question_id]
-        self[question_id] += 1
-        return number
-
-
 class SourceReader:
     """Reads rows of a source. `start`: trajectories of each question in earlier rows that others read."""
 
@@ -55,7 +40,10 @@ class SourceReader:
         check(pool)
         self.pool = pool
         self.tally = tally
-        self.numbers = Numbering(start)
+        self.counts = Counter(start)
+        """Trajectories of each question so far: the number of its next one, from 0."""
+        self.numbered: set[str] = set()
+        """Questions with a trajectory that has its number as its candidate_id or rollout."""
         self.missing = set(pool.fields)
         """Names in pool.fields whose column no row has had so far."""
 
@@ -93,17 +81,19 @@ class SourceReader:
         turns = self._boxed(draft.turns, where)
         fields = Fields(vars(draft), where)
         question_id = _identity(fields, "question_id")
-        if question_id is None:
+        if question_id is None:  # rows with the same question are then candidates of one question
             question_id = f"{hash64(turns.question.strip()):016x}"
-        number = self.numbers.next(question_id)
+        number = self.counts[question_id]
+        self.counts[question_id] += 1
         candidate_id = _identity(fields, "candidate_id")
-        if candidate_id is None or is_blank(draft.rollout):
-            self.numbers.used.add(question_id)
+        rollout = None if is_blank(draft.rollout) else _rollout(fields)
+        if candidate_id is None or rollout is None:
+            self.numbered.add(question_id)
         trajectory = Trajectory(
             question_id=question_id,
             candidate_id=str(number) if candidate_id is None else candidate_id,
             teacher=_optional(draft.teacher, "teacher", where) or "unknown",
-            rollout=number if is_blank(draft.rollout) else _rollout(fields),
+            rollout=number if rollout is None else rollout,
             system=turns.system,
             question=turns.question,
             response=turns.response,
@@ -112,8 +102,7 @@ class SourceReader:
             thinking=turns.thinking,
             conversation=turns.conversation(where),
         )
-        texts = [value for value in vars(trajectory).values() if isinstance(value, str)]
-        require_characters(texts, where)
+        require_characters(list(vars(trajectory).values()), where)
         return trajectory
 
     def _boxed(self, turns: Turns, where: str) -> Turns:

@@ -2,8 +2,9 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from lark import config as conf
@@ -24,19 +25,19 @@ SOURCES = (BY_BOX, BY_POOL, BY_VOTE)
 class Summary:
     """Statistics of a pool, collected one trajectory at a time."""
 
-    def __init__(self, pool: conf.Pool, tally: Tally | None = None) -> None:
+    def __init__(self, pool: conf.Pool, tally: Tally) -> None:
         self.pool = pool
-        self.tally = Tally() if tally is None else tally
+        self.tally = tally
         self.near = NearDuplicates()
         self.candidates: Counter[str] = Counter()
         self.lengths: defaultdict[str, array[int]] = defaultdict(partial(array, "L"))
-        self.verdicts: Counter[tuple[str, bool | None]] = Counter()
+        self.right: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        """Trajectories of each teacher with a verdict."""
         self.sources: set[str] = set()
-        self.boxed = 0
-        self.thinking = 0
-        self.conversations = 0
-        self.instructed = 0
-        """Trajectories whose system message is the instruction."""
+        """Where the verdicts come from: some of SOURCES."""
+        self.traits: Counter[str] = Counter()
+        """Trajectories with a box, with separate reasoning, and so on."""
         self.texts: dict[str, int] = {}
         """Hash of each question's text."""
         self.answers: dict[str, int] = {}
@@ -52,14 +53,15 @@ class Summary:
         self.candidates[trajectory.question_id] += 1
         self.lengths[trajectory.teacher].append(trajectory.characters)
         is_correct = verdict(trajectory, self.pool)
-        self.verdicts[trajectory.teacher, is_correct] += 1
         if is_correct is not None:
+            verdicts = self.right if is_correct else self.wrong
+            verdicts[trajectory.teacher] += 1
             self.sources.add(self._source(trajectory))
-        self.boxed += trajectory.boxed is not None
-        self.thinking += trajectory.thinking is not None
-        self.conversations += trajectory.conversation is not None
+        self.traits["boxed"] += trajectory.boxed is not None
+        self.traits["thinking"] += trajectory.thinking is not None
+        self.traits["conversations"] += trajectory.conversation is not None
         if trajectory.conversation is None:  # a conversation is used as it is
-            self.instructed += is_instruction(trajectory.system or "")
+            self.traits["instruction_as_system"] += is_instruction(trajectory.system or "")
         self.near.add(trajectory)
         self.texts.setdefault(trajectory.question_id, hash64(" ".join(trajectory.question.split())))
         if trajectory.answer is not None:
@@ -74,14 +76,11 @@ class Summary:
         self.candidates.update(other.candidates)
         for teacher, lengths in other.lengths.items():
             self.lengths[teacher].extend(lengths)
-        self.verdicts.update(other.verdicts)
+        self.right.update(other.right)
+        self.wrong.update(other.wrong)
         self.sources |= other.sources
-        self.boxed += other.boxed
-        self.thinking += other.thinking
-        self.conversations += other.conversations
-        self.instructed += other.instructed
-        for question, sketches in other.near.sketches.items():
-            self.near.sketches[question] += sketches
+        self.traits.update(other.traits)
+        self.near.merge(other.near)
         self.texts = {**other.texts, **self.texts}
         self.contradicted |= other.contradicted
         for question, answer in other.answers.items():
@@ -94,26 +93,29 @@ class Summary:
         return BY_VOTE if is_voted else BY_POOL
 
     def to_dict(self) -> dict[str, Any]:
-        """The entries of the manifest. Those of things that a pool rarely has are left out if it has none."""
+        """The entries of the manifest. Those of things that a pool rarely has are left out if it has none.
+        The pool is not empty (`trajectories.described`).
+        """
         sizes = sorted(self.candidates.values())
-        candidates = {}
-        if sizes:
-            candidates = {"min": sizes[0], "median": sizes[len(sizes) // 2], "max": sizes[-1]}
         rare = {
-            "thinking": self.thinking,
-            "conversations": self.conversations,
-            "instruction_as_system": self.instructed,
+            "thinking": self.traits["thinking"],
+            "conversations": self.traits["conversations"],
+            "instruction_as_system": self.traits["instruction_as_system"],
             "near_duplicates": self.near.to_dict(),
             "same_text": self._same_text(),
             "contradicted": _counted(self.contradicted),
         }
+        teachers: dict[str, Any] = {}
+        for teacher in sorted(self.lengths):
+            teachers[teacher] = _part(self.lengths[teacher], self.right[teacher], self.wrong[teacher])
+        every_length = chain.from_iterable(self.lengths.values())
         return {
             "questions": len(self.candidates),
             "trajectories": self.trajectories,
-            "candidates": candidates,
-            "teachers": {teacher: self._part([teacher]) for teacher in sorted(self.lengths)},
-            "all": self._part(list(self.lengths)),
-            "boxed": self.boxed / max(1, self.trajectories),
+            "candidates": {"min": sizes[0], "median": sizes[len(sizes) // 2], "max": sizes[-1]},
+            "teachers": teachers,
+            "all": _part(every_length, self.right.total(), self.wrong.total()),
+            "boxed": self.traits["boxed"] / self.trajectories,
             "verdicts": " and, without one, ".join(sorted(self.sources, key=SOURCES.index)),
             **{name: value for name, value in rare.items() if value},
         }
@@ -123,19 +125,16 @@ class Summary:
         times = Counter(self.texts.values())
         return _counted([question for question, text in self.texts.items() if times[text] > 1])
 
-    def _part(self, teachers: list[str]) -> dict[str, Any]:
-        """Number, lengths in characters and share of correct trajectories of some teachers together."""
-        lengths = sorted(length for teacher in teachers for length in self.lengths[teacher])
-        right = sum(self.verdicts[teacher, True] for teacher in teachers)
-        wrong = sum(self.verdicts[teacher, False] for teacher in teachers)
-        mean = round(sum(lengths) / max(1, len(lengths)), 1)
-        median = lengths[len(lengths) // 2] if lengths else 0
-        longest = lengths[-1] if lengths else 0
-        return {
-            "trajectories": len(lengths),
-            "characters": {"median": median, "mean": mean, "max": longest},
-            "correct": right / (right + wrong) if right + wrong else None,
-        }
+
+def _part(characters: Iterable[int], right: int, wrong: int) -> dict[str, Any]:
+    """Number, lengths and share of correct trajectories of one teacher, or of all. Never empty."""
+    lengths = sorted(characters)
+    mean = round(sum(lengths) / len(lengths), 1)
+    return {
+        "trajectories": len(lengths),
+        "characters": {"median": lengths[len(lengths) // 2], "mean": mean, "max": lengths[-1]},
+        "correct": right / (right + wrong) if right + wrong else None,
+    }
 
 
 def _answer_text(answer: str) -> str:

@@ -3,10 +3,37 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lark.printing import some, text_table
+from lark.printing import counted, some, text_table
 
 Counts = Mapping[str, Any]
 """A pool's entries in its manifest (`Summary.to_dict` and `Tally.to_dict`)."""
+TEXT_HINTS = {
+    "cut": "{:,} conversations end with a user or tool turn, which is left out.",
+    "incomplete": "{:,} trajectories are marked as cut off or have no response (see pool.incomplete).",
+    "special_tokens": (
+        "{:,} trajectories contain text like a control token: {examples} (see pool.special_tokens)."
+    ),
+    "instruction_as_system": (
+        "{:,} trajectories have the instruction as their system message. It is left out where the instruction"
+        " ends the user turn (student.instruction), so that prompts contain it once."
+    ),
+}
+"""Sentences about counts of trajectories, by their entries in the manifest."""
+QUESTION_HINTS = {
+    "same_text": (
+        "{questions:,} questions have the text of another question, so their candidates are not compared with"
+        " each other: {examples}. Give rows with the same question the same question_id, or none."
+    ),
+    "contradicted": (
+        "{questions:,} questions have different answers in different rows: {examples}. Each row is compared"
+        " with its own."
+    ),
+    "near_duplicates": (
+        "{trajectories:,} trajectories of {questions:,} questions are nearly identical to another candidate:"
+        " {examples}."
+    ),
+}
+"""Sentences about groups of questions, by their entries in the manifest."""
 
 
 def pool_summary(counts: Counts) -> str:
@@ -15,7 +42,7 @@ def pool_summary(counts: Counts) -> str:
     rows.append(_pool_row("all", counts["all"]))
     table = text_table(["teacher", "trajectories", "median length", "mean", "longest", "correct"], rows)
     hints = "".join(f"Note: {hint}\n" for hint in _hints(counts))
-    questions = _counted(counts["questions"], "question")
+    questions = counted(counts["questions"], "question")
     return f"\n{questions}, {_candidates(counts['candidates'])}\n\n{table}\n\n{hints}{_remarks(counts)}\n"
 
 
@@ -53,17 +80,18 @@ def _some(names: Sequence[str]) -> str:
     return some(shown(name) for name in names)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def _hints(counts: Counts) -> Iterator[str]:
     """Properties of the pool that often cause problems later."""
     yield from _file_hints(counts)
     yield from _column_hints(counts)
-    yield from _text_hints(counts)
+    for name, hint in TEXT_HINTS.items():
+        if name in counts:
+            yield hint.format(counts[name], examples=_some(counts.get("special_examples", [])))
     yield from _cleaning_hints(counts)
-    yield from _question_hints(counts)
+    for name, hint in QUESTION_HINTS.items():
+        if name in counts:
+            group = counts[name]
+            yield hint.format(**{**group, "examples": _some(group["examples"])})
     yield from _answer_hints(counts)
 
 
@@ -73,10 +101,10 @@ def _file_hints(counts: Counts) -> Iterator[str]:
     skipped = counts.get("skipped_files", {})
     for reason in sorted(set(skipped.values())):
         names = [name for name in skipped if skipped[name] == reason]
-        yield f"{_counted(len(names), 'file')} not read: {_some(names)} ({reason})."
+        yield f"{counted(len(names), 'file')} not read: {_some(names)} ({reason})."
     empty = counts.get("empty_files", [])
     if empty:
-        yield f"{_counted(len(empty), 'file')} without rows: {_some(empty)}."
+        yield f"{counted(len(empty), 'file')} without rows: {_some(empty)}."
 
 
 def _column_hints(counts: Counts) -> Iterator[str]:
@@ -91,27 +119,6 @@ def _column_hints(counts: Counts) -> Iterator[str]:
     if unused:
         columns = (f"{shown(name)} ({rows:,} rows)" for name, rows in unused.items())
         yield f"columns that are not used: {some(columns, 12)}."
-
-
-def _text_hints(counts: Counts) -> Iterator[str]:
-    if "cut" in counts:
-        yield f"{counts['cut']:,} conversations end with a user or tool turn, which is left out."
-    if "incomplete" in counts:
-        yield (
-            f"{counts['incomplete']:,} trajectories are marked as cut off or have no response (see"
-            " pool.incomplete)."
-        )
-    if "special_tokens" in counts:
-        yield (
-            f"{counts['special_tokens']:,} trajectories contain text like a control token: "
-            f"{_some(counts['special_examples'])} (see pool.special_tokens)."
-        )
-    if "instruction_as_system" in counts:
-        yield (
-            f"{counts['instruction_as_system']:,} trajectories have the instruction as their system message."
-            " It is left out where the instruction ends the user turn (student.instruction), so that prompts"
-            " contain it once."
-        )
 
 
 def _cleaning_hints(counts: Counts) -> Iterator[str]:
@@ -138,28 +145,6 @@ def _damage(damaged: Mapping[str, Any], total: int) -> str:
         f"pool.noise={damaged['kind']} damaged {count:,} of {total:,} trajectories"
         f" ({count / total:.1%}){reason}."
     )
-
-
-def _question_hints(counts: Counts) -> Iterator[str]:
-    if "same_text" in counts:
-        same = counts["same_text"]
-        yield (
-            f"{same['questions']:,} questions have the text of another question, so their candidates are not"
-            f" compared with each other: {_some(same['examples'])}. Give rows with the same question the same"
-            " question_id, or none."
-        )
-    if "contradicted" in counts:
-        contradicted = counts["contradicted"]
-        yield (
-            f"{contradicted['questions']:,} questions have different answers in different rows:"
-            f" {_some(contradicted['examples'])}. Each row is compared with its own."
-        )
-    if "near_duplicates" in counts:
-        near = counts["near_duplicates"]
-        yield (
-            f"{near['trajectories']:,} trajectories of {near['questions']:,} questions are nearly identical"
-            f" to another candidate: {_some(near['examples'])}."
-        )
 
 
 def _answer_hints(counts: Counts) -> Iterator[str]:

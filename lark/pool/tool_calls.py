@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lark.errors import LarkError
-from lark.pool.checks import Message, check_call, check_result
+from lark.pool.checks import Message, check_answered, check_arguments, check_call_name, check_pending
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parse
 
@@ -42,13 +42,11 @@ def _call(call: Any, number: int, where: str) -> Message:
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = parse(arguments, f"{where}: the arguments of tool call {number}")
-    check_call(function.get("name"), arguments, number, where)
+    name = function.get("name")
+    check_call_name(name, number, where)
+    check_arguments(arguments, number, where)
     identity = str(call.get("id") or f"call_{number}")
-    return {
-        "id": identity,
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def check_results(messages: Sequence[Message], where: str, first: int) -> None:
@@ -57,7 +55,8 @@ def check_results(messages: Sequence[Message], where: str, first: int) -> None:
     calls: set[str] = set()
     for number, message in enumerate(messages, start=first):
         if message["role"] == "tool":
-            check_result(message.get("tool_call_id"), pending, calls, f"{where}, message {number}")
+            check_pending(pending, f"{where}, message {number}")
+            check_answered(message.get("tool_call_id"), calls, f"{where}, message {number}")
             pending -= 1
         else:
             pending, calls = _expected_results(message)
@@ -65,6 +64,7 @@ def check_results(messages: Sequence[Message], where: str, first: int) -> None:
 
 def _expected_results(message: Message) -> tuple[float, set[str]]:
     """How many results may follow a turn, and the ids of its calls. Without ids, a result may name any."""
+    # A call in the text has no end that could be read with certainty, so any number of results may follow.
     if WRITTEN_CALL.search(message["content"]):
         return math.inf, set()
     ids = [call["id"] for call in message.get("tool_calls", [])]

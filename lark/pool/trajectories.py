@@ -68,6 +68,7 @@ def write_part(trajectories: Iterable[Trajectory], path: Path, summary: Summary)
             summary.add(trajectory)
             batch.append(trajectory)
             characters += sum(map(len, trajectory.texts))
+            # A row group is what readers hold in memory, so both its rows and its text are limited.
             if len(batch) == ROWS_IN_MEMORY or characters >= CHARACTERS_IN_MEMORY:
                 writer.write_batch(_record_batch(batch))
                 batch = []

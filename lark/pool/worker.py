@@ -78,7 +78,7 @@ def write_parts_on_cluster(job: Job, split: Sequence[Sequence[Path]]) -> dict[st
         return [read_report(part_of(job.folder, number), pool) for number in starts]
 
     reports = read_all(len(split), read_on_nodes)
-    counts = merged(pool, split, reports)
+    counts = merged(pool, reports)
     (job.folder / STARTS).unlink(missing_ok=True)
     for number in range(len(split)):
         for file in report_files(part_of(job.folder, number)):

@@ -56,10 +56,14 @@ def require_intact(folder: Path, manifest: Manifest) -> None:
     """Refuse an artifact that is not finished, or whose files have changed since."""
     if not manifest.finished:
         raise LarkError(f"{folder}: this artifact is not finished. Run its command again, then publish it.")
+    _check_unchanged(folder, manifest)
+    verify(folder)  # reads every byte, so it is last
+
+
+def _check_unchanged(folder: Path, manifest: Manifest) -> None:
     harm = damage(folder, manifest)
     if harm:
         raise LarkError(f"{folder}: {harm} since the artifact was made. Run its command again to rebuild it.")
-    verify(folder)
 
 
 def require_files(folder: Path, names: list[str]) -> None:

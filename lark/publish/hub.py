@@ -19,6 +19,7 @@ def check_name(name: str) -> None:
 
 
 def require_owner(name: str) -> None:
+    # huggingface_hub accepts a name without an owner, and would upload to whoever the token belongs to.
     if name.count("/") != 1:
         raise LarkError(f"--to {name}: give the owner and the name of the repository, owner/name.")
 

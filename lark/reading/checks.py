@@ -13,13 +13,17 @@ def not_csv(error: Exception, path: Path, line: int) -> LarkError:
     return LarkError(f"{path}, line {line}: cannot be read as CSV ({first_line(error)}).")
 
 
-def check_values(header: list[str], values: list[str], where: str) -> None:
+def check_length(header: list[str], values: list[str], where: str) -> None:
     """Refuse a row of a CSV file that does not fit its header."""
     if len(values) != len(header):
         raise LarkError(
             f"{where}: {len(values)} values, but the header has {len(header)} columns ({', '.join(header)})."
             " Put a value that contains a comma in double quotes, and remove commas at the end of the line."
         )
+
+
+def check_named(header: list[str], values: list[str], where: str) -> None:
+    """Refuse a value that has no name. An empty column, as after a comma at the end of each line, may be."""
     if any(value and not name.strip() for name, value in zip(header, values, strict=True)):
         raise LarkError(f"{where}: a value in a column without a name. Name every column in the header.")
 

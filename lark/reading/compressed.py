@@ -1,6 +1,5 @@
 """Files that may be compressed, as bytes."""
 
-import bz2
 import contextlib
 import gzip
 import io
@@ -16,6 +15,8 @@ from lark.errors import LarkError, first_line
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
+PADDING = b"\0"
+"""Bytes that the format of xz allows between and after streams."""
 
 
 @contextlib.contextmanager
@@ -35,22 +36,14 @@ def compression(path: Path) -> str | None:
     return next((ending for ending in COMPRESSED if path.name.lower().endswith(ending)), None)
 
 
-class _Streams(io.RawIOBase):
-    """The bytes of one or more compressed streams. Anything else after a stream is an error: Python's own
-    readers stop there, and a stream behind it would be lost.
+class _XzStreams(io.RawIOBase):
+    """The bytes of one or more xz streams. Anything else after a stream is an error: Python's own reader
+    stops there, and a stream behind it would be lost.
     """
 
-    def __init__(
-        self,
-        raw: IO[bytes],
-        start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
-        padding: bytes = b"",
-    ) -> None:
-        """`padding`: bytes that the format allows between and after streams."""
+    def __init__(self, raw: IO[bytes]) -> None:
         self.raw = raw
-        self.start = start
-        self.padding = padding
-        self.stream = start()
+        self.stream = lzma.LZMADecompressor()
 
     def readable(self) -> bool:
         return True
@@ -77,24 +70,25 @@ class _Streams(io.RawIOBase):
         return compressed
 
     def _next_stream(self) -> bytes | None:
-        rest = self.stream.unused_data.lstrip(self.padding)
+        rest = self.stream.unused_data.lstrip(PADDING)
         while not rest:
             chunk = self.raw.read(CHUNK)
             if not chunk:
                 return None
-            rest = chunk.lstrip(self.padding)
-        self.stream = self.start()
+            rest = chunk.lstrip(PADDING)
+        self.stream = lzma.LZMADecompressor()
         return rest
 
 
-def _zstandard(raw: IO[bytes]) -> IO[bytes]:
-    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
+def _with_arrow(codec: str) -> Callable[[IO[bytes]], IO[bytes]]:
+    """Opens files with several streams too, and refuses anything else after a stream."""
+    return lambda raw: io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec))
 
 
 COMPRESSED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item, return-value]
-    ".bz2": lambda raw: io.BufferedReader(_Streams(raw, bz2.BZ2Decompressor)),
-    ".xz": lambda raw: io.BufferedReader(_Streams(raw, lzma.LZMADecompressor, b"\0")),
-    ".zst": _zstandard,
+    ".bz2": _with_arrow("bz2"),
+    ".xz": lambda raw: io.BufferedReader(_XzStreams(raw)),  # Arrow has no xz
+    ".zst": _with_arrow("zstd"),
 }
 """How compressed files are opened, by their ending in lower case."""

@@ -95,10 +95,9 @@ class Fields:
     def whole(self, name: str, largest: int, remedy: str = "") -> int:
         """A whole number between `-largest` and `largest`, which may be written as text or as a float."""
         number = _whole(self.get(name))
-        if number is None:
-            raise self._refused(name, "a whole number", remedy)
-        if abs(number) > largest:
-            raise self._refused(name, f"at most {largest:,}", remedy)
+        if number is None or abs(number) > largest:
+            kind = "a whole number" if number is None else f"at most {largest:,}"
+            raise self._refused(name, kind, remedy)
         return number
 
     def number(self, name: str, largest: float = sys.float_info.max, remedy: str = "") -> float:
@@ -113,13 +112,16 @@ class Fields:
         values = self.get(name)
         if not isinstance(values, list):
             raise self._refused(name, "a list of numbers")
+        self._check_numbers(name, values, largest)
+        return tuple(map(float, values))
+
+    def _check_numbers(self, name: str, values: Sequence[Any], largest: float) -> None:
         for position, value in enumerate(values):
             if not _is_number(value, largest):
                 raise LarkError(
                     f"{self.where}: `{name}` has {quoted(value)} at position {position}; each value must be"
                     f" {_range(largest)}."
                 )
-        return tuple(float(value) for value in values)
 
     def truth(self, name: str) -> bool | None:
         """A verdict; None if it is missing. (`bool("false")` would be True.)"""

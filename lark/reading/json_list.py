@@ -60,16 +60,19 @@ class _List:
         while True:
             try:
                 item, self.at = DECODER.raw_decode(self.text, self._start())
-            except json.JSONDecodeError as error:
-                if not self._read_more():
-                    raise self._refused(f"broken JSON ({error.msg})") from error
             except (ValueError, RecursionError) as error:
-                raise self._refused(problem(error)) from error
-            else:
-                self.count += 1
-                return item
+                # Broken syntax may be an item that continues in the next chunk; other errors stay errors.
+                if isinstance(error, json.JSONDecodeError) and self._read_more():
+                    continue
+                raise self._refused(error) from error
+            self.count += 1
+            return item
 
-    def _refused(self, reason: str) -> LarkError:
+    def _refused(self, error: Exception) -> LarkError:
+        # Without the column: the text is a chunk, in which it means nothing.
+        reason = problem(error)
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"broken JSON ({error.msg})"
         return LarkError(f"{self.path}, item {self.count + 1}: {reason}.")
 
     def _start(self) -> int:

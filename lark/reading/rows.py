@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
-from lark.reading.checks import check_columns, check_values, not_csv
+from lark.reading.checks import check_columns, check_length, check_named, not_csv
 from lark.reading.compressed import compression, opened
 from lark.reading.json_list import json_array
 from lark.reading.untrusted import BOM, described, parse_object
@@ -68,6 +68,7 @@ def plain_text(value: object) -> str:
     """
     if isinstance(value, FloatText):
         value = float(value)
+    # Beyond 2^53 (1e15 is the power of ten below it), a float is not the number that was meant.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, Decimal) and value.is_finite():
@@ -180,7 +181,7 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     """Rows of a Parquet file, in small batches, because row groups of other writers can have any size."""
     number = 0
     try:
-        file = pq.ParquetFile(path, pre_buffer=False)
+        file = pq.ParquetFile(path, pre_buffer=False)  # pre_buffer would load a whole row group
         check_columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(256):
             narrow = {field.name: NARROW[field.type] for field in batch.schema if field.type in NARROW}
@@ -237,9 +238,11 @@ def _number_columns(rows: Iterator[Row]) -> dict[str, type[FloatText | MixedFloa
             elif not _is_float(value):
                 text.add(name)
             numbers.add(name)
-        if len(text) == len(row.values):
+        if len(text) == len(row.values):  # every column is text, and stays so
             break
-    return {name: MixedFloatText if name in mixed else FloatText for name in numbers - text}
+    kinds: dict[str, type[FloatText | MixedFloatText]] = dict.fromkeys(numbers - text, FloatText)
+    kinds.update(dict.fromkeys(mixed - text, MixedFloatText))
+    return kinds
 
 
 def _is_float(text: str) -> bool:
@@ -256,7 +259,7 @@ def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
     A missing or additional comma would shift values into other columns, so ragged rows are refused.
     `spaced`: spaces after commas do not belong to the values.
     """
-    csv.field_size_limit(LONGEST_FIELD)
+    csv.field_size_limit(LONGEST_FIELD)  # a setting of the module; its default is 128 KiB
     with opened(path) as handle:
         text = io.TextIOWrapper(handle, encoding="utf-8-sig", newline="")
         reader = csv.reader(text, strict=True, skipinitialspace=spaced)
@@ -268,9 +271,10 @@ def csv_rows(path: Path, spaced: bool = False) -> Iterator[Row]:
             for values in reader:
                 if values:
                     where = f"{path}, line {reader.line_num}"
-                    check_values(header, values, where)
-                    named = zip(header, values, strict=True)
-                    yield Row({name: value for name, value in named if name.strip()}, where)
+                    check_length(header, values, where)
+                    check_named(header, values, where)
+                    pairs = zip(header, values, strict=True)
+                    yield Row({name: value for name, value in pairs if name.strip()}, where)
         except (csv.Error, UnicodeDecodeError) as error:
             raise not_csv(error, path, reader.line_num) from error
 

@@ -59,10 +59,9 @@ def test_the_details_are_of_the_headlines_grader(
     grader: str, share: str, interval: str, unboxed: str, tmp_path: Path
 ) -> None:
     config, store, plan = evaluated(tmp_path, f"benchmark.grader={grader}")
-    header, (row,) = details_table(
-        config, store, [step for step in plan if step.artifacts[0].kind == METRICS]
-    )
-    cells = dict(zip(header, row, strict=True))
+    details = details_table(config, summary.evaluated(config, store, plan))
+    (row,) = details.rows
+    cells = dict(zip(details.header, row, strict=True))
     assert f"({grader} grader)" in headline(config)
     assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (
         share,
@@ -88,7 +87,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert "standard deviation over 3 decoding seeds" in headline(composed())
     config, store, plan = evaluated(tmp_path, "benchmark.decoding.seeds=[4]")
     assert headline(config) == "Acc@5 in percent (paper grader), decoding seed 4"
-    _, (row,) = details_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
+    (row,) = details_table(config, summary.evaluated(config, store, plan)).rows
     assert not any("±" in cell for cell in row)
 
 
@@ -128,8 +127,9 @@ def test_levels_are_on_the_console_unless_they_are_the_demos(
     path: str | None, shown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, store, plan = evaluated(tmp_path, path=path)
-    header, (row,) = levels_table(config, store, [step for step in plan if step.artifacts[0].kind == METRICS])
-    assert (header[-2:], row[-2:]) == (["level 1", "level 2"], ["100.00±0.00", "0.00±0.00"])
+    levels = levels_table(config, summary.evaluated(config, store, plan))
+    (row,) = levels.rows
+    assert (levels.header[-2:], row[-2:]) == (["level 1", "level 2"], ["100.00±0.00", "0.00±0.00"])
     with caplog.at_level(logging.INFO):
         run_summary(Pipeline(config, tmp_path))
     assert ("Acc@5 by level (paper grader)" in caplog.text) is shown
