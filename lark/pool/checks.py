@@ -87,6 +87,12 @@ def check_not_list(value: Any, name: str, stored: str, where: str) -> None:
         )
 
 
+def check_text_or_messages(value: Any, stored: str, where: str) -> None:
+    """Refuse a number, a boolean or an object where a text is expected, or a list of messages."""
+    if not isinstance(value, str | list):
+        raise LarkError(f"{where}: `{stored}` must be a text or a list of messages, not {quoted(value)}.")
+
+
 def check_question(question: str, where: str) -> None:
     if is_invisible(question):
         raise LarkError(f"{where}: the question is empty. Remove the row, or give the question's text.")

@@ -94,8 +94,9 @@ class Columns:
     def text(self, name: str) -> str:
         """The value of a column that must be text. It may be blank."""
         value = self.require(name)
-        check_not_list(value, name, str(self.stored(name)), self.where)
-        return Fields({name: value}, self.where).optional_text(name) or ""
+        stored = str(self.stored(name))
+        check_not_list(value, name, stored, self.where)
+        return Fields({stored: value}, self.where).optional_text(stored) or ""
 
     def optional(self, name: str) -> str | None:
         """The value of a column that may be missing; blank text is missing."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lark.config import Source
-from lark.pool.checks import check_generations, check_settings, no_teachers
+from lark.pool.checks import check_generations, check_settings, check_text_or_messages, no_teachers
 from lark.pool.columns import NAMES, Columns
 from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
@@ -98,7 +98,9 @@ def _messages(columns: Columns, name: str, value: Any, role: str) -> list[Messag
         # A question may begin with a bracket too, so only a list of messages is read as one.
         messages = parsed(value) if value.lstrip().startswith("[") else None
         value = messages if _is_chat(messages) else [{"role": role, "content": value}]
-    return normalised(value, columns.where, str(columns.stored(name)))
+    stored = str(columns.stored(name))
+    check_text_or_messages(value, stored, columns.where)
+    return normalised(value, columns.where, stored)
 
 
 def _is_chat(value: Any) -> bool:

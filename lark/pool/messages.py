@@ -188,7 +188,7 @@ def _role_name(raw: Mapping[str, Any]) -> str:
 def _content(raw: Mapping[str, Any], where: str) -> Any:
     """The content under either name, or under both if it is the same."""
     content = raw.get("content")
-    if content in (None, ""):
+    if content in (None, "", []):
         return raw.get("value", content)
     check_same([content, raw.get("value") or content], "text", "`content` and `value`", where)
     return content

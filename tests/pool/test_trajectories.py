@@ -235,6 +235,11 @@ def test_fields_can_be_renamed(tmp_path: Path) -> None:
         ),
         (b'{"question": "\\u200b", "response": "x"}\n', r"line 1: the question is empty"),
         (b'{"question": 7, "response": "x"}\n', r"line 1: `question` must be a string, not 7"),
+        (b'{"problem": "q", "completion": 5}\n', r"line 1: `completion` must be a string, not 5"),
+        (
+            b'{"query": "q", "output": 5}\n',
+            r"line 1: `output` must be a text or a list of messages, not 5",
+        ),
         (
             b'{"question": "A?", "response": "x", "correct": "maybe"}\n',
             r"line 1: `correct` must be true or false",
