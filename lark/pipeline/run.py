@@ -40,9 +40,7 @@ def describe_run(config: Config, folder: Path, typed: Sequence[str], is_sweep: b
         steps = wanted(make_plan(config, Checksums(config.outputs_path), elsewhere=True), config.stages)
         cost, refusal = report(config, steps)
         log.info(cost)
-        if refusal:
-            raise LarkError(f"{refusal} Also: {error}") from None
-        raise
+        raise LarkError(f"{refusal} Also: {error}" if refusal else str(error)) from None
     check_unused(config, pipeline.machine, pipeline.plan, typed, is_sweep)
     cost, refusal = report(config, pipeline.steps, pipeline.lengths(), pipeline.finished())
     log.info("%s\n\n%s", pipeline.describe(), cost)
