@@ -30,9 +30,9 @@ class Budget:
     def __post_init__(self) -> None:
         is_size = self.size is None or self.size >= 1
         require(is_size, "budget", self.size, "select at least 1 trajectory per question")
-        alone = self.total is None or self.tokens is None
+        is_alone = self.total is None or self.tokens is None
         section = Section("budget", self)
-        section.require("total", alone, "cannot be combined with budget.tokens; choose one of them")
+        section.require("total", is_alone, "cannot be combined with budget.tokens; choose one of them")
         if self.limit is None and self.size is None:
             self.size = DEFAULT_SIZE
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def check_values(owner: Any, prefix: str = "") -> None:
     contain, and the home of an unknown user.
     """
     values = vars(owner) if is_dataclass(owner) else owner
-    items = values.items() if isinstance(values, Mapping) else ((None, item) for item in values)
+    # The items of a list have its key.
+    items = values.items() if isinstance(values, Mapping) else zip(repeat(""), values)
     for name, value in items:
         key = ".".join(str(part) for part in (prefix, name) if part)
         if is_dataclass(value) or isinstance(value, Mapping | list | tuple):

@@ -95,10 +95,10 @@ class Hardware:
         section.not_negative("processes", "threads", "workers")
         section.not_negative("memory_gib", "tflops", "bandwidth", "silence", "max_hours")
         for key in ("workers", "elastic"):
-            alone = self.cluster == "none" and getattr(self, key)
+            has_cluster = self.cluster != "none"
             value = str(getattr(self, key)).lower()
             rule = "belongs to a cluster: hardware=ray or hardware=slurm"
-            require(not alone, f"hardware.{key}", value, rule)
+            require(has_cluster or not getattr(self, key), f"hardware.{key}", value, rule)
         section.at_least(1, "sequence_parallel", "score_tokens", "train_tokens", "micro_batch")
 
 

@@ -208,7 +208,10 @@ def _unknown(values: Any, read: object, prefix: str = "") -> Iterator[str]:
     attributes = vars(read) if is_dataclass(read) else read
     if not isinstance(values, dict) or not isinstance(attributes, dict):
         return
-    names = {field.name for field in fields(read)} if is_dataclass(read) else set(attributes)
+    names = set(attributes)
+    if is_dataclass(read):
+        # OmegaConf sets added keys as attributes too.
+        names = {field.name for field in fields(read)}
     for key, value in values.items():
         if key in names:
             yield from _unknown(value, attributes[key], f"{prefix}{key}.")
