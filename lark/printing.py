@@ -23,10 +23,13 @@ def visible(text: str, lines: bool = True) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or (lines and c in LAYOUT) else _escaped(c) for c in text)
+    kept = LAYOUT if lines else frozenset[str]()
+    return "".join(_visible(character, kept) for character in text)
 
 
-def _escaped(character: str) -> str:
+def _visible(character: str, kept: frozenset[str]) -> str:
+    if character.isprintable() or character in kept:
+        return character
     return character.encode("unicode_escape").decode("ascii")
 
 
@@ -42,9 +45,9 @@ def counted(number: int, noun: str) -> str:
 
 def some(names: Iterable[str], limit: int = 5) -> str:
     """The first names of a list, and how many more there are: `a, b and 7 more`."""
-    every = list(names)
-    more = f" and {len(every) - limit:,} more" if len(every) > limit else ""
-    return (", ".join(every[:limit]) or "none") + more
+    listed = list(names)
+    rest = f" and {len(listed) - limit:,} more" if len(listed) > limit else ""
+    return (", ".join(listed[:limit]) or "none") + rest
 
 
 def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:

@@ -19,7 +19,7 @@ from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
 from lark.secrets import redact
 from lark.store.locks import holder
-from lark.store.manifest import MANIFEST, Manifest, read_manifest
+from lark.store.manifest import MANIFEST, Manifest, edit_manifest, read_manifest
 from lark.store.store import damage, lock_file, write_text
 
 SWEEPS = Path("runs") / "sweeps"
@@ -136,11 +136,9 @@ class Submission:
             folder = self.outputs / artifact
             if _is_finished(folder):
                 continue
-            values = readable_object(folder / MANIFEST) or {}
-            identity = {"kind": folder.parent.name, "fingerprint": folder.name.rpartition("-")[2]}
-            values |= {**identity, "status": "failed", "error": redact(reason)}
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
+            identity = {"kind": folder.parent.name, "fingerprint": folder.name.rpartition("-")[2]}
+            edit_manifest(folder, **identity, status="failed", error=redact(reason))
 
 
 def jobs_of(folder: Path) -> dict[str, str]:

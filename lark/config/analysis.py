@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lark.config.checks import one_of, require, seed
+from lark.config.checks import Section
 
 
 @dataclass
@@ -41,9 +41,7 @@ class Analysis:
     """Number of times each is timed; the median is used."""
 
     def __post_init__(self) -> None:
-        seed("analysis.seed", self.seed)
-        one_of("analysis.dtype", self.dtype, ("float32", "bfloat16"))
-        for key in ("questions", "jacobians", "iterations", "samples", "rounds"):
-            require(getattr(self, key) >= 1, f"analysis.{key}", getattr(self, key), "must be at least 1")
-        require(self.rounds <= 10_000, "analysis.rounds", self.rounds, "must be at most 10,000")
-        require(self.iterations <= 100_000, "analysis.iterations", self.iterations, "must be at most 100,000")
+        section = Section("analysis", self)
+        section.seed("seed")
+        section.one_of("dtype", ("float32", "bfloat16"))
+        section.at_least(1, "questions", "jacobians", "iterations", "samples", "rounds")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from lark.config.checks import require
+from lark.config.checks import Section, require
 from lark.errors import LarkError
 
 DEFAULT_SIZE = 3
@@ -28,16 +28,11 @@ class Budget:
     """
 
     def __post_init__(self) -> None:
-        require(
-            self.size is None or self.size >= 1,
-            "budget",
-            self.size,
-            "select at least 1 trajectory per question",
-        )
-        alone = self.total is None or self.tokens is None
-        require(
-            alone, "budget.total", self.total, "cannot be combined with budget.tokens; choose one of them"
-        )
+        is_size = self.size is None or self.size >= 1
+        require(is_size, "budget", self.size, "select at least 1 trajectory per question")
+        is_alone = self.total is None or self.tokens is None
+        section = Section("budget", self)
+        section.require("total", is_alone, "cannot be combined with budget.tokens; choose one of them")
         if self.limit is None and self.size is None:
             self.size = DEFAULT_SIZE
 
@@ -85,12 +80,8 @@ def quantity(key: str, text: str) -> int:
     )
     value = Decimal(match[1].replace("_", "")) * UNITS[match[2].lower()] if match else Decimal(0)
     is_count = match is not None and 1 <= value <= 10**15 and value == value.to_integral_value()
-    require(
-        is_count,
-        key,
-        text,
-        "give a whole number of at least 1 (and at most 10^15), such as 5000, 200k, 50M or 1.5B",
-    )
+    rule = "give a whole number of at least 1 (and at most 10^15), such as 5000, 200k, 50M or 1.5B"
+    require(is_count, key, text, rule)
     return int(value)
 
 

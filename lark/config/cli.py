@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 from lark.config.checks import user_path
@@ -49,13 +48,13 @@ def as_hydra_reads(arguments: list[str]) -> list[str]:
             rule(argument)
     flags = []
     settings = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument.startswith("-"):
+    before = ""
+    for argument in arguments:
+        if argument.startswith("-") or before in VALUED:
             flags.append(argument)
-            flags.extend(islice(rest, int(argument in VALUED)))
         else:
             settings.append(_translated(argument))
+        before = argument
     return [*flags, *settings]
 
 
@@ -97,19 +96,13 @@ def outputs_typed(arguments: list[str]) -> Path:
     """The outputs folder as typed: errors of the command line are reported there too."""
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("outputs=")]
     last = values[-1].strip("'\"") if values else ""
-    return Path(last if last and "\0" not in last else "outputs")
+    return Path(last or "outputs")
 
 
 def no_credentials(argument: str) -> None:
     secret = find(argument)
     if secret is not None:
         raise LarkError(secret_refused(_key(argument), secret))
-
-
-def printable(argument: str) -> None:
-    key, _, value = argument.partition("=")
-    if not key.replace("\n", "").isprintable() or "\0" in value:
-        raise LarkError(f"{_key(argument)}: contains unprintable characters. Check the command.")
 
 
 def below_outputs(argument: str) -> None:
@@ -146,7 +139,7 @@ def outputs_folder(argument: str) -> None:
 
 
 RULES: tuple[Callable[[str], None], ...] = (
-    no_credentials, printable, below_outputs, no_pickles, named_option, outputs_folder
+    no_credentials, below_outputs, no_pickles, named_option, outputs_folder
 )  # fmt: skip
 """What every argument must satisfy, in this order: an error must not print a credential."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lark.config.checks import not_negative, one_of, require
+from lark.config.checks import Section
 
 CRITERIA = ("accuracy", "samples", "loss")
 DESIGNS = ("halving", "full")
@@ -46,28 +46,14 @@ class Compare:
     """
 
     def __post_init__(self) -> None:
-        require(self.questions >= 4, "compare.questions", self.questions, "must be at least 4")
-        share = self.held_out
-        require(
-            0.05 <= share <= 0.9,
-            "compare.held_out",
-            share,
-            "must be a share of the questions, from 0.05 to 0.9",
-        )
-        require(self.trajectories >= 0, "compare.trajectories", self.trajectories, "must not be negative")
-        one_of("compare.design", self.design, DESIGNS)
-        one_of("compare.criterion", self.criterion, CRITERIA)
-        rising = (
-            all(0 < a < b for a, b in zip(self.seeds, self.seeds[1:], strict=False)) and len(self.seeds) > 0
-        )
-        require(
-            rising and self.seeds[0] >= 1,
-            "compare.seeds",
-            self.seeds,
-            "must be rising numbers, at least 1, e.g. [2,4,8]",
-        )
-        not_negative("compare", self, "budget_hours")
-        needed = self.criterion != "loss" or self.trajectories > 0
-        require(
-            needed, "compare.trajectories", self.trajectories, "must be at least 1 for compare.criterion=loss"
-        )
+        section = Section("compare", self)
+        section.at_least(4, "questions")
+        is_share = 0.05 <= self.held_out <= 0.9
+        section.require("held_out", is_share, "must be a share of the questions, from 0.05 to 0.9")
+        section.not_negative("trajectories", "budget_hours")
+        section.one_of("design", DESIGNS)
+        section.one_of("criterion", CRITERIA)
+        is_rising = self.seeds == sorted(set(self.seeds)) and min(self.seeds, default=0) >= 1
+        section.require("seeds", is_rising, "must be rising numbers, at least 1, e.g. [2,4,8]")
+        is_measured = self.criterion != "loss" or self.trajectories > 0
+        section.require("trajectories", is_measured, "must be at least 1 for compare.criterion=loss")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed, text_name
+from lark.config.checks import Section, one_of, plain_name, require, sampling_temperature, seed, text_name
 from lark.config.pool import ANSWER_FORMATS
 
 GRADERS = ("paper", "verify")
@@ -82,39 +82,18 @@ class Decoding:
     """Decoding seeds; the reported spread is the sample standard deviation over them."""
 
     def __post_init__(self) -> None:
+        section = Section("benchmark.decoding", self)
         sampling_temperature("benchmark.decoding.temperature", self.temperature)
-        require(
-            0 < self.top_p <= 1, "benchmark.decoding.top_p", self.top_p, "must be more than 0 and at most 1"
-        )
-        require(
-            self.top_k == -1 or self.top_k >= 1,
-            "benchmark.decoding.top_k",
-            self.top_k,
-            "must be at least 1, or -1 (off)",
-        )
-        penalty = self.repetition_penalty
-        require(
-            0.01 <= penalty <= 100,
-            "benchmark.decoding.repetition_penalty",
-            penalty,
-            "must be from 0.01 to 100; 1 is no penalty",
-        )
-        require(self.samples >= 1, "benchmark.decoding.samples", self.samples, "must be at least 1")
-        require(len(self.seeds) >= 1, "benchmark.decoding.seeds", self.seeds, "give at least one seed")
+        section.require("top_p", 0 < self.top_p <= 1, "must be more than 0 and at most 1")
+        is_count = self.top_k == -1 or self.top_k >= 1
+        section.require("top_k", is_count, "must be at least 1, or -1 (off)")
+        in_range = 0.01 <= self.repetition_penalty <= 100
+        section.require("repetition_penalty", in_range, "must be from 0.01 to 100; 1 is no penalty")
+        section.at_least(1, "samples", "max_new_tokens")
+        section.require("seeds", len(self.seeds) >= 1, "give at least one seed")
         for number in self.seeds:
             seed("benchmark.decoding.seeds", number)
-        require(
-            len(set(self.seeds)) == len(self.seeds),
-            "benchmark.decoding.seeds",
-            self.seeds,
-            "seeds must differ",
-        )
-        require(
-            self.max_new_tokens >= 1,
-            "benchmark.decoding.max_new_tokens",
-            self.max_new_tokens,
-            "must be at least 1",
-        )
+        section.require("seeds", len(set(self.seeds)) == len(self.seeds), "seeds must differ")
 
 
 @dataclass
@@ -132,30 +111,18 @@ class Benchmark:
     """
 
     def __post_init__(self) -> None:
-        plain_name("benchmark.name", self.name)
-        one_of("benchmark.grader", self.grader, GRADERS)
+        section = Section("benchmark", self)
+        section.plain_name()
+        section.one_of("grader", GRADERS)
         require(len(self.tasks) > 0, "benchmark.tasks", "{}", "name at least one benchmark")
         labels = [AVERAGE]
         for name, task in self.tasks.items():
             plain_name("benchmark.tasks", name)
-            text_name(f"benchmark.tasks.{name}.label", task.label)
-            once = task.label not in labels and name != AVERAGE.lower()
-            require(
-                once,
-                f"benchmark.tasks.{name}.label",
-                task.label,
-                "another column has this name; choose another one",
-            )
+            _check_task(Section(f"benchmark.tasks.{name}", task), task)
+            is_new = task.label not in labels and name != AVERAGE.lower()
+            rule = "another column has this name; choose another one"
+            require(is_new, f"benchmark.tasks.{name}.label", task.label, rule)
             labels.append(task.label)
-            one_of(f"benchmark.tasks.{name}.answer_format", task.answer_format, ANSWER_FORMATS)
-            _check_options(f"benchmark.tasks.{name}", task)
-            for key, number in (("limit", task.limit), ("count", task.count)):
-                require(
-                    number is None or number >= 1,
-                    f"benchmark.tasks.{name}.{key}",
-                    number,
-                    "must be at least 1, or null",
-                )
 
     def leave_out(self) -> None:
         """Remove the tasks in `skip`, and empty it: workers rebuild the configuration from its values,
@@ -164,31 +131,26 @@ class Benchmark:
         for name in self.skip:
             one_of("benchmark.skip", name, tuple(self.tasks))
         remaining = {name: task for name, task in self.tasks.items() if name not in self.skip}
-        require(
-            not self.skip or len(remaining) > 0,
-            "benchmark.skip",
-            self.skip,
-            "nothing would be left; keep at least one benchmark",
-        )
+        rule = "nothing would be left; keep at least one benchmark"
+        require(len(remaining) > 0, "benchmark.skip", self.skip, rule)
         self.tasks = remaining
         self.skip = []
 
 
-def _check_options(key: str, task: Task) -> None:
-    """Refuse options that would not be one right and several wrong ones."""
+def _check_task(section: Section, task: Task) -> None:
+    text_name(f"{section.name}.label", task.label)
+    section.one_of("answer_format", ANSWER_FORMATS)
+    for key, number in (("limit", task.limit), ("count", task.count)):
+        section.require(key, number is None or number >= 1, "must be at least 1, or null")
     wrong = task.distractor_fields
     is_choice = not wrong or task.answer_format == "choice"
-    require(
-        is_choice,
-        f"{key}.answer_format",
-        task.answer_format,
-        "distractor_fields are wrong options: use answer_format=choice",
+    section.require(
+        "answer_format", is_choice, "distractor_fields are wrong options: use answer_format=choice"
     )
-    once = len({*wrong, task.answer_field, task.question_field}) == len(wrong) + 2
-    require(
-        not wrong or once,
-        f"{key}.distractor_fields",
-        wrong,
+    differ = len({*wrong, task.answer_field, task.question_field}) == len(wrong) + 2
+    section.require(
+        "distractor_fields",
+        differ or not wrong,
         "name columns other than the question's and the answer's, once each",
     )
 
@@ -219,14 +181,10 @@ class EngineSettings:
     """
 
     def __post_init__(self) -> None:
-        for key in ("tensor_parallel", "batch", "kv_cache_gib"):
-            require(getattr(self, key) >= 1, f"engine.{key}", getattr(self, key), "must be at least 1")
-        require(
-            self.memory is None or 0 < self.memory <= 1,
-            "engine.memory",
-            self.memory,
-            "must be more than 0 and at most 1, or null",
-        )
+        section = Section("engine", self)
+        section.at_least(1, "tensor_parallel", "batch", "kv_cache_gib")
+        is_share = self.memory is None or 0 < self.memory <= 1
+        section.require("memory", is_share, "must be more than 0 and at most 1, or null")
 
     @property
     def memory_share(self) -> float:

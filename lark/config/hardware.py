@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.config.checks import cluster_address, not_negative, one_of, plain_name, require, text_name
+from lark.config.checks import Section, cluster_address, require, text_name
 
 
 @dataclass
@@ -82,52 +82,24 @@ class Hardware:
     """Longest run that is started, as the planner estimates it. 0: no limit."""
 
     def __post_init__(self) -> None:
-        plain_name("hardware.name", self.name)
-        one_of("hardware.device", self.device, ("auto", "cpu", "cuda"))
-        require(
-            self.zero in (None, 0, 2, 3),
-            "hardware.zero",
-            self.zero,
-            "choose 0 (off), 2 or 3, or null (automatic)",
-        )
-        one_of("hardware.offload", self.offload, ("none", "optimizer"))
-        require(
-            self.sequence_parallel >= 1,
-            "hardware.sequence_parallel",
-            self.sequence_parallel,
-            "must be at least 1",
-        )
-        require(self.gradient_gib > 0, "hardware.gradient_gib", self.gradient_gib, "must be positive")
-        one_of("hardware.cluster", self.cluster, ("none", "ray", "slurm"))
+        section = Section("hardware", self)
+        section.plain_name()
+        section.one_of("device", ("auto", "cpu", "cuda"))
+        section.require("zero", self.zero in (None, 0, 2, 3), "choose 0 (off), 2 or 3, or null (automatic)")
+        section.one_of("offload", ("none", "optimizer"))
+        section.require("gradient_gib", self.gradient_gib > 0, "must be positive")
+        section.one_of("cluster", ("none", "ray", "slurm"))
         if self.address is not None:
             cluster_address("hardware.address", self.address)
-            require(self.cluster == "ray", "hardware.address", self.address, "belongs to hardware=ray")
-        not_negative(
-            "hardware",
-            self,
-            "processes",
-            "threads",
-            "workers",
-            "memory_gib",
-            "tflops",
-            "bandwidth",
-            "silence",
-            "max_hours",
-        )
-        for key in ("processes", "threads", "workers"):
-            require(
-                getattr(self, key) <= 65536, f"hardware.{key}", getattr(self, key), "must be at most 65,536"
-            )
-        for key, value in (("workers", self.workers), ("elastic", self.elastic)):
-            alone = self.cluster == "none" and value
-            require(
-                not alone,
-                f"hardware.{key}",
-                str(value).lower(),
-                "belongs to a cluster: hardware=ray or hardware=slurm",
-            )
-        for key in ("score_tokens", "train_tokens", "micro_batch"):
-            require(getattr(self, key) >= 1, f"hardware.{key}", getattr(self, key), "must be at least 1")
+            section.require("address", self.cluster == "ray", "belongs to hardware=ray")
+        section.not_negative("processes", "threads", "workers")
+        section.not_negative("memory_gib", "tflops", "bandwidth", "silence", "max_hours")
+        for key in ("workers", "elastic"):
+            has_cluster = self.cluster != "none"
+            value = str(getattr(self, key)).lower()
+            rule = "belongs to a cluster: hardware=ray or hardware=slurm"
+            require(has_cluster or not getattr(self, key), f"hardware.{key}", value, rule)
+        section.at_least(1, "sequence_parallel", "score_tokens", "train_tokens", "micro_batch")
 
 
 @dataclass
@@ -144,11 +116,13 @@ class Tracking:
     """
 
     def __post_init__(self) -> None:
-        one_of("tracking.mode", self.mode, ("offline", "online", "none"))
+        section = Section("tracking", self)
+        section.one_of("mode", ("offline", "online", "none"))
         for key in ("project", "entity", "group"):
             text_name(f"tracking.{key}", getattr(self, key))
-        allowed = not set(self.project) & set("/\\#?%:")
-        require(allowed, "tracking.project", self.project, "must not contain / \\ # ? % or :")
+        # What W&B refuses in the name of a project.
+        is_allowed = not set(self.project) & set("/\\#?%:")
+        section.require("project", is_allowed, "must not contain / \\ # ? % or :")
 
 
 @dataclass

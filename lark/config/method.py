@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require, sampling_temperature, seed, text_name
+from lark.config.checks import Section, sampling_temperature, text_name
 from lark.config.student import Student
 
 
@@ -41,21 +41,14 @@ class Judge:
     """How many times an answer that is not valid JSON is sampled again, with another seed."""
 
     def __post_init__(self) -> None:
-        one_of("method.judge.style", self.style, ("paper", "brief"))
-        require(
-            self.tensor_parallel >= 1,
-            "method.judge.tensor_parallel",
-            self.tensor_parallel,
-            "must be at least 1",
-        )
-        require(0 <= self.retries <= 100, "method.judge.retries", self.retries, "must be from 0 to 100")
+        section = Section("method.judge", self)
+        section.one_of("style", ("paper", "brief"))
+        section.at_least(1, "tensor_parallel", "max_new_tokens")
+        section.require("retries", 0 <= self.retries <= 100, "must be from 0 to 100")
         sampling_temperature("method.judge.temperature", self.temperature)
-        require(
-            self.max_new_tokens >= 1, "method.judge.max_new_tokens", self.max_new_tokens, "must be at least 1"
-        )
-        context, answer = self.model.max_length, self.max_new_tokens
+        context = self.model.max_length
         less = f"must be less than method.judge.max_length={context}, which also contains the prompt"
-        require(answer < context, "method.judge.max_new_tokens", answer, less)
+        section.require("max_new_tokens", self.max_new_tokens < context, less)
 
     @property
     def model(self) -> Student:
@@ -81,8 +74,9 @@ class Validation:
     """Seed of the sample."""
 
     def __post_init__(self) -> None:
-        require(self.questions >= 2, "method.validation.questions", self.questions, "must be at least 2")
-        seed("method.validation.seed", self.seed)
+        section = Section("method.validation", self)
+        section.at_least(2, "questions")
+        section.seed("seed")
 
 
 @dataclass
@@ -121,9 +115,10 @@ class Method:
     validation: Validation = field(default_factory=Validation)
 
     def __post_init__(self) -> None:
-        plain_name("method.name", self.name)
+        section = Section("method", self)
+        section.plain_name()
         text_name("method.teacher", self.teacher)
-        seed("method.seed", self.seed)
+        section.seed("seed")
 
     @property
     def key(self) -> str:
@@ -166,12 +161,11 @@ class Sketch:
     """Numbers that are stored of each gradient, to compare gradients of different questions (less)."""
 
     def __post_init__(self) -> None:
-        seed("sketch.seed", self.seed)
+        section = Section("sketch", self)
+        section.seed("seed")
         for key in ("gram", "exact", "words", "states", "features"):
             value = getattr(self, key)
-            require(
-                value is None or 1 <= value <= 2**20, f"sketch.{key}", value, "must be from 1 to 1,048,576"
-            )
+            section.require(key, value is None or 1 <= value <= 2**20, "must be from 1 to 1,048,576")
 
 
 @dataclass
@@ -196,18 +190,12 @@ class Scoring:
     """A killed scoring run loses at most one shard of about this many tokens."""
 
     def __post_init__(self) -> None:
-        for key in ("rank_clip", "local_context", "shard_tokens"):
-            require(getattr(self, key) >= 1, f"scoring.{key}", getattr(self, key), "must be at least 1")
-        for key in ("rank_clip", "local_context"):
-            require(getattr(self, key) < 2**31, f"scoring.{key}", getattr(self, key), "is too large")
-        one_of("scoring.local_steps", self.local_steps, ("sentences", "paragraphs"))
+        section = Section("scoring", self)
+        section.at_least(1, "rank_clip", "local_context", "shard_tokens")
+        section.one_of("local_steps", ("sentences", "paragraphs"))
         number = self.token_questions
-        require(
-            number is None or number >= 1,
-            "scoring.tokens",
-            number,
-            "give true, false or a number of questions, at least 1",
-        )
+        is_number = number is None or number >= 1
+        section.require("tokens", is_number, "give true, false or a number of questions, at least 1")
 
     @property
     def token_questions(self) -> int | None:

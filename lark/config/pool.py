@@ -1,19 +1,19 @@
 """Settings of the pool of candidate trajectories."""
 
+import re
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config.checks import has_group, one_of, plain_name, require
+from lark.config.checks import Section, plain_name, require
 from lark.errors import LarkError
 from lark.names import is_demo
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
-MOST_QUESTIONS = 10**9
-"""More than any pool has."""
 DEMO_QUESTIONS = 48_000
 """Different questions that the demo's generator has. It alternates between 20 combinations of kind and
 level, of which the smallest has 2,400.
@@ -121,98 +121,96 @@ class Pool(Source):
     """
 
     def __post_init__(self) -> None:
-        plain_name("pool.name", self.name)
-        one_of("pool.format", self.format, ("demo", *FORMATS, "mix"))
-        one_of("pool.turns", self.turns, ("all", "last"))
-        one_of("pool.answer_format", self.answer_format, ANSWER_FORMATS)
-        one_of("pool.labels", self.labels, ("given", "vote"))
-        one_of("pool.incomplete", self.incomplete, ("keep", "drop"))
-        one_of("pool.special_tokens", self.special_tokens, ("text", "drop", "error"))
-        one_of("pool.noise", self.noise, NOISE)
-        require(
-            0 <= self.noise_share <= 1, "pool.noise_share", self.noise_share, "must be a share from 0 to 1"
-        )
-        named = self.noise != "none" or not self.noise_share
-        require(named, "pool.noise_share", self.noise_share, "needs the kind of damage: set pool.noise too")
-        require(
-            0 < self.similarity <= 1, "pool.similarity", self.similarity, "must be more than 0 and at most 1"
-        )
-        if self.questions is not None:
-            self._check_questions(self.questions)
+        section = Section("pool", self)
+        section.plain_name()
+        section.one_of("format", ("demo", *FORMATS, "mix"))
+        section.one_of("turns", ("all", "last"))
+        section.one_of("answer_format", ANSWER_FORMATS)
+        section.one_of("labels", ("given", "vote"))
+        section.one_of("incomplete", ("keep", "drop"))
+        section.one_of("special_tokens", ("text", "drop", "error"))
+        section.one_of("noise", NOISE)
+        section.require("noise_share", 0 <= self.noise_share <= 1, "must be a share from 0 to 1")
+        is_named = self.noise != "none" or not self.noise_share
+        section.require("noise_share", is_named, "needs the kind of damage: set pool.noise too")
+        section.require("similarity", 0 < self.similarity <= 1, "must be more than 0 and at most 1")
         if self.answer_pattern is not None:
-            require(has_group(self.answer_pattern), "pool.answer_pattern", self.answer_pattern,
-                     "must be a regular expression with a (group) that matches the final answer")  # fmt: skip
-        if is_demo(self.format) and self.questions is None:
-            raise LarkError(
-                "pool.questions=null: the demo's pool is generated and has no fixed size; give a number, e.g."
-                " 150."
-            )
+            rule = "must be a regular expression with a (group) that matches the final answer"
+            section.require("answer_pattern", _has_group(self.answer_pattern), rule)
+        self._check_questions(section)
+        self._check_sources()
+
+    def _check_questions(self, section: Section) -> None:
+        number = self.questions
+        section.require("questions", number is None or number >= 1, "must be at least 1, or null for all")
+        if not is_demo(self.format):
+            return
+        unlimited = "the demo's pool is generated and has no fixed size; give a number, e.g. 150"
+        require(number is not None, "pool.questions", "null", unlimited)
+        few = number is None or number <= DEMO_QUESTIONS
+        rule = f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many"
+        section.require("questions", few, rule)
+
+    def _check_sources(self) -> None:
+        """A pool is read from one path, from the sources of a mix, or from none (the demo)."""
         if self.format == "mix":
             self._check_mix()
-        elif self.mix:
-            raise LarkError(
-                f"pool.mix is only read with pool=mix, not with pool={self.name}: add pool=mix, or leave"
-                " pool.mix out."
-            )
-        elif not is_demo(self.format) and not self.path:
-            raise LarkError(f"pool={self.name} needs a path: add pool.path=<file, folder or dataset id>.")
-
-    def _check_questions(self, questions: int) -> None:
-        key = "pool.questions"
-        require(questions >= 1, key, questions, "must be at least 1, or null for all")
-        few = questions <= MOST_QUESTIONS
-        digits = str(questions)
-        shown = digits if len(digits) <= 20 else f"{digits[:20]}…"
-        require(
-            few, key, shown, f"no pool has more than {MOST_QUESTIONS:,} questions; use fewer, or null for all"
-        )
-        possible = not is_demo(self.format) or questions <= DEMO_QUESTIONS
-        require(
-            possible,
-            key,
-            questions,
-            f"the demo has only {DEMO_QUESTIONS:,} different questions; use at most this many",
-        )
+        else:
+            _check_unmixed(self)
+        if self.format in FORMATS:
+            _require_path(f"pool={self.name}", "pool.path", self)
 
     def _check_mix(self) -> None:
         if not self.mix:
             raise LarkError("pool=mix needs its sources: add pool.mix.<name>.path=<file> for each of them.")
-        if self.path or self.layout or self.fields or self.exclude or self.subset or self.revision:
-            raise LarkError(
-                "pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the"
-                " pool."
-            )
-        for name in self.mix:
+        _check_whole(self)
+        for name, settings in self.mix.items():
             plain_name("pool.mix", name)
-            self.mix[name] = source = _mixed(name, self.mix[name])
-            one_of(f"pool.mix.{name}.format", source.format, FORMATS)
-            require(
-                0 < source.share < float("inf"),
-                f"pool.mix.{name}.share",
-                source.share,
-                "must be more than 0 and finite",
-            )
-            if not source.path:
-                raise LarkError(
-                    f"pool.mix.{name} needs a path: add pool.mix.{name}.path=<file, folder or dataset id>."
-                )
+            source = _mixed(name, settings)
+            section = Section(f"pool.mix.{name}", source)
+            section.one_of("format", FORMATS)
+            section.require("share", 0 < source.share < inf, "must be more than 0 and finite")
+            _require_path(section.name, f"{section.name}.path", source)
+            self.mix[name] = source
+
+
+def _has_group(pattern: str) -> bool:
+    try:
+        return re.compile(pattern).groups >= 1
+    except (re.error, RecursionError, OverflowError):
+        return False
+
+
+def _check_unmixed(pool: Pool) -> None:
+    if pool.mix:
+        raise LarkError(
+            f"pool.mix is only read with pool=mix, not with pool={pool.name}: add pool=mix, or leave"
+            " pool.mix out."
+        )
+
+
+def _check_whole(pool: Pool) -> None:
+    """Refuse settings of a mix that belong to its sources."""
+    if pool.path or pool.layout or pool.fields or pool.exclude or pool.subset or pool.revision:
+        raise LarkError(
+            "pool=mix: set path, layout, fields, … of each source (pool.mix.<name>.path), not of the pool."
+        )
+
+
+def _require_path(name: str, key: str, source: Source) -> None:
+    if not source.path:
+        raise LarkError(f"{name} needs a path: add {key}=<file, folder or dataset id>.")
 
 
 def _mixed(name: str, settings: Any) -> Mixed:
     """A source from its settings."""
     if isinstance(settings, Mixed):
         return settings
-    require(
-        isinstance(settings, dict),
-        f"pool.mix.{name}",
-        settings,
-        f"give its settings, at least pool.mix.{name}.path=<file>",
-    )
+    key = f"pool.mix.{name}"
+    require(isinstance(settings, dict), key, settings, f"give its settings, at least {key}.path=<file>")
     try:
         source = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Mixed), settings))
     except OmegaConfBaseException as error:
-        raise LarkError(
-            f"pool.mix.{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}."
-        ) from error
+        raise LarkError(f"{key}.{error.full_key or error.key}: {str(error).splitlines()[0]}.") from error
     assert isinstance(source, Mixed)
     return source

@@ -77,35 +77,27 @@ class Config:
     """The folder of all artifacts."""
 
     def __post_init__(self) -> None:
-        require(
-            self.outputs.strip() != "", "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs"
-        )
+        is_folder = self.outputs.strip() != ""
+        require(is_folder, "outputs", repr(self.outputs), "give a folder, e.g. outputs=outputs")
         require(len(self.stages) > 0, "stages", "[]", f"name at least one of {', '.join(STAGES)}")
         for stage in self.stages:
             one_of("stages", stage, (FETCH, *STAGES))
-        alone = FETCH not in self.stages or len(self.stages) == 1
-        require(alone, "stages", self.stages, "fetch runs alone: run it first, then the other stages")
+        is_alone = FETCH not in self.stages or len(self.stages) == 1
+        require(is_alone, "stages", self.stages, "fetch runs alone: run it first, then the other stages")
         one_of("whole_weights", self.whole_weights, ("uniform", "margins"))
-        alone = self.experiment.name is None
-        if not alone:
+        has_experiment = self.experiment.name is not None
+        if has_experiment:
             _ = self.budget.per_question  # an error if the budget is across questions
-        require(
-            not alone or is_demo(self.scale),
-            "scale",
-            self.scale,
-            "only applies to an experiment: add experiment=<name>",
-        )
+        is_scale = has_experiment or is_demo(self.scale)
+        require(is_scale, "scale", self.scale, "only applies to an experiment: add experiment=<name>")
 
     @property
     def weighting_name(self) -> str | None:
         """The effective weighting: the requested one, or the method's default. None: no training, whatever
         is requested.
         """
-        return (
-            self.weighting
-            if self.weighting != "auto" and self.method.weighting is not None
-            else self.method.weighting
-        )
+        is_default = self.weighting == "auto" or self.method.weighting is None
+        return self.method.weighting if is_default else self.weighting
 
     @property
     def only_fetches(self) -> bool:
@@ -119,9 +111,8 @@ class Config:
 
     @property
     def outputs_path(self) -> Path:
-        return Path(
-            os.path.realpath(user_path("outputs", self.outputs))
-        )  # unlike `resolve`, it accepts links in a circle
+        # Unlike `resolve`, `realpath` accepts links in a circle.
+        return Path(os.path.realpath(user_path("outputs", self.outputs)))
 
 
 def register() -> None:
@@ -129,23 +120,10 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-SAID = frozenset(
-    {
-        "student",
-        "method",
-        "method.reverse",
-        "budget",
-        "budget.size",
-        "budget.total",
-        "budget.tokens",
-        "experiment",
-        "scale",
-        "outputs",
-        "stages",
-        "force",
-        "dry_run",
-    }
-)
+IN_FOLDER = {
+    "student", "method", "method.reverse", "budget", "budget.size", "budget.total", "budget.tokens", "experiment",
+    "scale", "outputs", "stages", "force", "dry_run",
+}  # fmt: skip
 """Overrides that are already in the run folder's name, or that do not change the run."""
 
 
@@ -153,15 +131,13 @@ def others(overrides: Sequence[str]) -> str:
     """The other overrides of a trial, for its folder's name: `-weighting=kl`. Paths and long values are
     left out.
     """
-    chosen = [override.lstrip("+").split("=", 1) for override in overrides if "=" in override]
-    named = [
-        (key, value)
-        for key, value in chosen
-        if key not in SAID and key.split(".")[0] not in ("tracking", "hardware")
-    ]
-    return "".join(
-        f"-{key.split('.')[-1]}={value}" for key, value in named if re.fullmatch(r"[\w.+-]{1,20}", value)
-    )
+    name = ""
+    for override in overrides:
+        key, has_value, value = override.lstrip("+").partition("=")
+        is_named = key in IN_FOLDER or key.partition(".")[0] in ("tracking", "hardware")
+        if has_value and not is_named and re.fullmatch(r"[\w.+-]{1,20}", value):
+            name += f"-{key.rpartition('.')[2]}={value}"
+    return name
 
 
 def run_folder(student: str, method: str, rest: str = "") -> str:
@@ -186,40 +162,44 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     its settings.
     """
     config = _plain_objects(composed)
-    _refuse_unknown_keys(composed, config)
+    values = OmegaConf.to_container(composed)
+    _refuse_unknown_keys(values, config)
     config.benchmark.leave_out()
     check_values(config)
-    _refuse_secrets(composed, run_folder)
+    for key, secret in settings_with_secrets(values):
+        _redact_files(run_folder)
+        raise LarkError(secret_refused(key, secret))
     return config
 
 
 def _plain_objects(composed: DictConfig) -> Config:
     try:
         config = OmegaConf.to_object(composed)
-    except MissingMandatoryValue as error:
-        raise LarkError(f"{error.full_key} has no value: add {error.full_key}=<value>.") from error
     except OmegaConfBaseException as error:
-        raise LarkError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
+        raise LarkError(_reason(error)) from error
     assert isinstance(config, Config)
     return config
 
 
-def _refuse_unknown_keys(composed: DictConfig, config: Config) -> None:
-    for key in _unknown(OmegaConf.to_container(composed), config):
+def _reason(error: OmegaConfBaseException) -> str:
+    key = error.full_key or "configuration"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} has no value: add {key}=<value>."
+    return f"{key}: {str(error).splitlines()[0]}"
+
+
+def _refuse_unknown_keys(values: Any, config: Config) -> None:
+    for key in _unknown(values, config):
         raise LarkError(
             f"+{key}: there is no such key, so it would have no effect; `--cfg job` lists all keys."
         )
 
 
-def _refuse_secrets(composed: DictConfig, run_folder: Path | None) -> None:
-    for key, secret in settings_with_secrets(OmegaConf.to_container(composed)):
-        _redact_files(run_folder)
-        raise LarkError(secret_refused(key, secret))
-
-
 def _redact_files(run_folder: Path | None) -> None:
     """Remove credentials from the settings that Hydra saves before the program starts."""
-    for file in sorted(run_folder.glob(".hydra/*.yaml")) if run_folder is not None else ():
+    if run_folder is None:
+        return
+    for file in run_folder.glob(".hydra/*.yaml"):
         file.write_text(redact(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -228,7 +208,10 @@ def _unknown(values: Any, read: object, prefix: str = "") -> Iterator[str]:
     attributes = vars(read) if is_dataclass(read) else read
     if not isinstance(values, dict) or not isinstance(attributes, dict):
         return
-    names = {field.name for field in fields(read)} if is_dataclass(read) else set(attributes)
+    names = set(attributes)
+    if is_dataclass(read):
+        # OmegaConf sets added keys as attributes too.
+        names = {field.name for field in fields(read)}
     for key, value in values.items():
         if key in names:
             yield from _unknown(value, attributes[key], f"{prefix}{key}.")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from lark.config.checks import one_of, plain_name, require
+from lark.config.checks import Section, require
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
 RESERVED = (
@@ -74,25 +74,20 @@ class Student:
     """
 
     def __post_init__(self) -> None:
-        plain_name(f"{self.setting}.name", self.name)
-        length = f"{self.setting}.max_length"
-        require(self.max_length >= 2, length, self.max_length, "must be at least 2 (prompt and response)")
-        one_of(f"{self.setting}.thinking", self.thinking, ("template", "text", "drop"))
-        one_of(f"{self.setting}.dtype", self.dtype, ("float32", "bfloat16", "float16"))
-        for name in self.template_options:
-            require(
-                name not in RESERVED,
-                f"{self.setting}.template_options.{name}",
-                self.template_options[name],
-                "is not a variable of chat templates; LARK sets it",
-            )
-        require(
-            self.attention in ATTENTION or self.hub_kernel,
-            f"{self.setting}.attention",
-            self.attention,
+        section = Section(self.setting, self)
+        section.plain_name()
+        section.require("max_length", self.max_length >= 2, "must be at least 2 (prompt and response)")
+        section.one_of("thinking", ("template", "text", "drop"))
+        section.one_of("dtype", ("float32", "bfloat16", "float16"))
+        for name, value in self.template_options.items():
+            key = f"{self.setting}.template_options.{name}"
+            require(name not in RESERVED, key, value, "is not a variable of chat templates; LARK sets it")
+        is_known = self.attention in ATTENTION or self.hub_kernel
+        rule = (
             f"choose one of {', '.join(ATTENTION)}, or a kernel from the hub as"
-            " owner/name[@revision][:function]",
+            " owner/name[@revision][:function]"
         )
+        section.require("attention", is_known, rule)
 
     @property
     def hub_kernel(self) -> bool:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from lark.config.checks import not_negative, one_of, require, seed
-from lark.errors import LarkError
+from lark.config.checks import Section, require
 
 OBJECTIVES = ("nll", "dft", "entropy")
 LARGEST_RATE, LARGEST = 1e6, 1e30
@@ -33,33 +32,15 @@ class Lora:
     """
 
     def __post_init__(self) -> None:
-        require(
-            self.rank >= 0, "training.lora.rank", self.rank, "must not be negative; 0 trains every weight"
-        )
-        require(
-            0 < self.alpha <= LARGEST,
-            "training.lora.alpha",
-            self.alpha,
-            f"must be positive and at most {LARGEST:g}",
-        )
-        require(
-            0 <= self.dropout < 1, "training.lora.dropout", self.dropout, "must be at least 0 and less than 1"
-        )
-        require(
-            self.bits in (None, 4), "training.lora.bits", self.bits, "choose 4 (NF4), or null (not quantised)"
-        )
-        require(
-            self.bits is None or self.rank > 0,
-            "training.lora.bits",
-            self.bits,
-            "needs adapters: set training.lora.rank too",
-        )
-        require(
-            len(self.targets) > 0,
-            "training.lora.targets",
-            self.targets,
-            "name at least one layer, or all-linear",
-        )
+        section = Section("training.lora", self)
+        section.require("rank", self.rank >= 0, "must not be negative; 0 trains every weight")
+        is_scale = 0 < self.alpha <= LARGEST
+        section.require("alpha", is_scale, f"must be positive and at most {LARGEST:g}")
+        section.require("dropout", 0 <= self.dropout < 1, "must be at least 0 and less than 1")
+        section.require("bits", self.bits in (None, 4), "choose 4 (NF4), or null (not quantised)")
+        has_adapters = self.bits is None or self.rank > 0
+        section.require("bits", has_adapters, "needs adapters: set training.lora.rank too")
+        section.require("targets", len(self.targets) > 0, "name at least one layer, or all-linear")
 
 
 @dataclass
@@ -74,11 +55,10 @@ class HeldOut:
     """Steps between two measurements; the last step is always measured."""
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, "training.held_out.every", self.every, "must be at least 1")
-        if self.path not in (None, "selection") and not Path(str(self.path)).expanduser().is_file():
-            raise LarkError(
-                f"training.held_out.path={self.path}: there is no such file; give a JSONL file, or `selection`."
-            )
+        section = Section("training.held_out", self)
+        section.at_least(1, "every")
+        is_file = self.path in (None, "selection") or Path(str(self.path)).expanduser().is_file()
+        section.require("path", is_file, "there is no such file; give a JSONL file, or `selection`")
 
 
 @dataclass
@@ -137,48 +117,28 @@ class Training:
     """
 
     def __post_init__(self) -> None:
-        one_of("training.objective", self.objective, OBJECTIVES)
-        if self.token_weights is not None and not Path(self.token_weights).expanduser().is_file():
-            raise LarkError(
-                f"training.token_weights={self.token_weights}: there is no such file; give a JSONL file."
-            )
-        one_of("training.schedule", self.schedule, ("cosine", "linear", "constant"))
-        rate = self.learning_rate
-        require(
-            0 < rate <= LARGEST_RATE,
-            "training.learning_rate",
-            rate,
-            f"must be positive and at most {LARGEST_RATE:g}",
-        )
-        require(
-            0 <= self.warmup < 1,
-            "training.warmup",
-            self.warmup,
-            "must be a fraction of the steps, less than 1",
-        )
-        for key in ("epochs", "global_batch", "checkpoints"):
-            require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "must be at least 1")
-        betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        require(
-            betas,
-            "training.betas",
-            list(self.betas),
-            "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]",
-        )
-        not_negative("training", self, "epsilon", "weight_decay")
-        seed("training.seed", self.seed)
+        section = Section("training", self)
+        section.one_of("objective", OBJECTIVES)
+        is_file = self.token_weights is None or Path(self.token_weights).expanduser().is_file()
+        section.require("token_weights", is_file, "there is no such file; give a JSONL file")
+        section.one_of("schedule", ("cosine", "linear", "constant"))
+        is_rate = 0 < self.learning_rate <= LARGEST_RATE
+        section.require("learning_rate", is_rate, f"must be positive and at most {LARGEST_RATE:g}")
+        section.require("warmup", 0 <= self.warmup < 1, "must be a fraction of the steps, less than 1")
+        section.at_least(1, "epochs", "global_batch", "checkpoints")
+        # OmegaConf does not check the length of a tuple.
+        are_betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        rule = "must be two numbers from 0 to less than 1, e.g. [0.9,0.999]"
+        require(are_betas, "training.betas", list(self.betas), rule)
+        section.not_negative("epsilon", "weight_decay")
+        section.seed("seed")
         for key in ("epsilon", "weight_decay", "max_grad_norm"):
-            number = getattr(self, key)
-            require(
-                number <= LARGEST, f"training.{key}", number, f"must be a finite number, at most {LARGEST:g}"
-            )
-        require(self.max_grad_norm > 0, "training.max_grad_norm", self.max_grad_norm, "must be positive")
-        require(
-            self.snapshots == 0 or self.snapshots >= 2, "training.snapshots", self.snapshots,
-            "must be 0 (keep none) or at least 2 (the first and the last step)",
-        )  # fmt: skip
-        early = self.early_snapshots
-        require(
-            early == 0 or (early >= 2 and self.snapshots > 0), "training.early_snapshots", early,
-            "must be 0, or at least 2 together with training.snapshots",
-        )  # fmt: skip
+            is_finite = getattr(self, key) <= LARGEST
+            section.require(key, is_finite, f"must be a finite number, at most {LARGEST:g}")
+        section.require("max_grad_norm", self.max_grad_norm > 0, "must be positive")
+        are_snapshots = self.snapshots == 0 or self.snapshots >= 2
+        rule = "must be 0 (keep none) or at least 2 (the first and the last step)"
+        section.require("snapshots", are_snapshots, rule)
+        are_early = self.early_snapshots == 0 or (self.early_snapshots >= 2 and self.snapshots > 0)
+        rule = "must be 0, or at least 2 together with training.snapshots"
+        section.require("early_snapshots", are_early, rule)

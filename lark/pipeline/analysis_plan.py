@@ -25,6 +25,7 @@ from lark.pipeline.operations.analyse import (
     TEACHERS,
     TIMING,
 )
+from lark.pipeline.operations.score import lengths_step
 from lark.pipeline.plan_base import PlanBase
 from lark.store.store import Artifact
 from lark.work.operation import Step
@@ -139,7 +140,7 @@ def _timing(base: PlanBase, checkpoint: Artifact | None) -> list[Step]:
     judge = base.weights_of(config.method.judge.model)
     if isinstance(judge, Artifact):
         inputs[CONVERTED_JUDGE] = judge
-    return [base.lengths, Step(TIMING, (Artifact(TIMINGS, base.name, part, inputs),), base.weights)]
+    return [lengths_step(base), Step(TIMING, (Artifact(TIMINGS, base.name, part, inputs),), base.weights)]
 
 
 ANALYSES: dict[str, Callable[[PlanBase, Artifact | None], list[Step]]] = {

@@ -12,12 +12,16 @@ def require_training(config: Config, checkpoint: Artifact | None) -> Artifact:
             f"analysis.name=kappa follows a training run, and method={config.method.name} has none: "
             "choose another method."
         )
+    _require_snapshots(config)
+    return checkpoint
+
+
+def _require_snapshots(config: Config) -> None:
     if config.training.snapshots < 2:
         raise LarkError(
             "analysis.name=kappa measures the student at several training steps: add"
             " training.snapshots=11 (or another number, at least 2)."
         )
-    return checkpoint
 
 
 def require_exact_gradients(config: Config, analysis: str) -> None:

@@ -3,7 +3,7 @@ from.
 
 Everything here is decided from the configuration alone, before anything runs. `dry_run=true` prints the
 plan, the planner estimates its cost, the pipeline carries it out. The steps of scoring are in
-scoring_plan.py, those of analyses in analysis_plan.py.
+operations/score.py, those of analyses in analysis_plan.py.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from lark.pipeline.analysis_plan import ANALYSES, analysis_steps
 from lark.pipeline.fingerprints import answers_part, questions_part, selection_part, training_part
 from lark.pipeline.operations.evaluate import GENERATE, GRADE
 from lark.pipeline.operations.pool import READ_POOL
+from lark.pipeline.operations.score import scoring_steps
 from lark.pipeline.operations.select import SELECT
 from lark.pipeline.operations.train import TRAIN
 from lark.pipeline.plan_base import PlanBase
 from lark.pipeline.registry import OPERATIONS
-from lark.pipeline.scoring_plan import scoring_steps
 from lark.scoring.methods import METHODS
 from lark.scoring.sources import LENGTHS_TABLE, SOURCES
 from lark.selection.rules import WEIGHTINGS

@@ -5,7 +5,6 @@ from typing import Any
 from lark.config import Config, Student
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pipeline.fingerprints import questions_part
-from lark.pipeline.operations.score import LENGTHS
 from lark.pipeline.operations.student import CONVERT
 from lark.pool import trajectories as pools
 from lark.pool.identity import pool_identity
@@ -28,11 +27,9 @@ class PlanBase:
         self.weights = self.weights_of(config.student)
         self.identity = weights_identity(config.student, checksums)
         self.pool = self._pool_artifact(elsewhere)
-        lengths = Artifact(
-            LENGTHS_TABLE, self.name, tokenizer_identity(config.student, checksums), {"pool": self.pool}
-        )
-        self.lengths = Step(LENGTHS, (lengths,), self.weights)
-        self.pool_and_lengths = {artifact.kind.name: artifact for artifact in (self.pool, lengths)}
+        tokenizer = tokenizer_identity(config.student, checksums)
+        self.lengths = Artifact(LENGTHS_TABLE, self.name, tokenizer, {"pool": self.pool})
+        self.pool_and_lengths = {table.kind.name: table for table in (self.pool, self.lengths)}
 
     def _pool_artifact(self, elsewhere: bool) -> Artifact:
         pool = self.config.pool

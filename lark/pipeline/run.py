@@ -40,11 +40,17 @@ def describe_run(config: Config, folder: Path, typed: Sequence[str], is_sweep: b
         steps = wanted(make_plan(config, Checksums(config.outputs_path), elsewhere=True), config.stages)
         cost, refusal = report(config, steps)
         log.info(cost)
-        if refusal:
-            raise LarkError(f"{refusal} Also: {error}") from None
-        raise
-    check_unused(config, pipeline.machine, pipeline.plan, typed, is_sweep)
-    cost, refusal = report(config, pipeline.steps, pipeline.lengths(), pipeline.finished())
-    log.info("%s\n\n%s", pipeline.describe(), cost)
-    if refusal:
-        raise LarkError(refusal)
+        _refuse(refusal, str(error))
+    else:
+        check_unused(config, pipeline.machine, pipeline.plan, typed, is_sweep)
+        cost, refusal = report(config, pipeline.steps, pipeline.lengths(), pipeline.finished())
+        log.info("%s\n\n%s", pipeline.describe(), cost)
+        _refuse(refusal)
+
+
+def _refuse(refusal: str | None, error: str = "") -> None:
+    """Raise the planner's refusal, an error of the plan, or both."""
+    if refusal and error:
+        refusal = f"{refusal} Also: {error}"
+    if refusal or error:
+        raise LarkError(refusal or error)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lark.config import STAGES, Config
 from lark.errors import LarkError
 from lark.generation.engine import shared_gpus
+from lark.names import override_key
 from lark.pipeline.analysis_plan import ANALYSES
 from lark.pipeline.operations.analyse import OPERATIONS as ANALYSIS_OPERATIONS
 from lark.pipeline.registry import OPERATIONS
@@ -48,18 +49,12 @@ def _unused(
     switched_off = dict(_switched_off(config, machine))
     settings_by_reason = defaultdict(list)
     for override in overrides:
-        setting = override.lstrip("+~")
-        reason = _reason(_key(override), config, plan, switched_off)
+        reason = _reason(override_key(override), config, plan, switched_off)
         if reason is not None:
-            settings_by_reason[reason].append(setting)
+            settings_by_reason[reason].append(override.lstrip("+~"))
     for reason, settings in settings_by_reason.items():
         verb = "has" if len(settings) == 1 else "have"
         yield f"{', '.join(settings)} {verb} no effect: {reason}"
-
-
-def _key(override: str) -> str:
-    """The setting that an override changes, without its value."""
-    return override.lstrip("+~").partition("=")[0]
 
 
 def _reason(key: str, config: Config, plan: Sequence[Step], switched_off: Mapping[str, str]) -> str | None:
@@ -80,28 +75,22 @@ def _switched_off(config: Config, machine: Machine) -> Iterator[tuple[str, str]]
     if "seed" not in method.options:
         yield "method.seed", f"method={method.name} takes no seed. Remove it."
     if method.name not in METHODS or "external" not in METHODS[method.name].needs:
+        reason = "it belongs to method=external. Remove it, or add method=external."
         for name in ("path", "higher_is_better", "partial"):
-            yield f"method.{name}", "it belongs to method=external. Remove it, or add method=external."
+            yield f"method.{name}", reason
     if config.weighting_name == "uniform":
-        yield (
-            "whole_weights",
-            f"the weights of method={method.name} are uniform. Remove it, or add weighting=chi2.",
-        )
+        reason = f"the weights of method={method.name} are uniform. Remove it, or add weighting=chi2."
+        yield "whole_weights", reason
     # training.lora.bits is checked in every run (lark/config/training.py).
     if not config.training.lora.rank:
+        reason = "training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it."
         for name in ("alpha", "dropout", "targets"):
-            yield (
-                f"training.lora.{name}",
-                "training.lora.rank=0 trains every weight. Set training.lora.rank too, or remove it.",
-            )
+            yield f"training.lora.{name}", reason
     gpus = method.judge.tensor_parallel
     if shared_gpus(config.engine.name, gpus, machine.device) != gpus:
         device = "a CPU" if machine.device == "cpu" else "GPUs"
-        yield (
-            "method.judge.tensor_parallel",
-            f"engine={config.engine.name} on {device} keeps the judge in one piece. Remove it, or use"
-            " engine=vllm on GPUs.",
-        )
+        reason = f"engine={config.engine.name} on {device} keeps the judge in one piece."
+        yield "method.judge.tensor_parallel", f"{reason} Remove it, or use engine=vllm on GPUs."
     if config.analysis.name is None:
         yield "analysis", f"no measurement is chosen. Add analysis.name={'|'.join(ANALYSES)}."
     elif ANALYSE not in config.stages:
@@ -111,7 +100,7 @@ def _switched_off(config: Config, machine: Machine) -> Iterator[tuple[str, str]]
 
 def _idle_stages(config: Config, plan: Sequence[Step], overrides: Sequence[str]) -> Iterator[str]:
     """Requested stages without a step. `report` has none in any run; it writes the summary."""
-    if "stages" not in map(_key, overrides) or config.stages == list(STAGES):
+    if "stages" not in map(override_key, overrides) or config.stages == list(STAGES):
         return
     planned = dict.fromkeys(step.stage for step in plan)
     with_operations = {operation.stage for operation in OPERATIONS}

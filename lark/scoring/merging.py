@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from lark.scoring import tokens
 from lark.scoring.checks import check_merged, check_same_columns, check_shards
-from lark.scoring.shards import FILES, name, prefix
-from lark.scoring.sources import LENGTHS_TABLE
+from lark.scoring.shards import name, prefix
+from lark.scoring.sources import FILES, LENGTHS_TABLE
 from lark.store.part_files import write_part
 from lark.work.operation import Counts, Job
 

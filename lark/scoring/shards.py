@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lark.pool.trajectories import KEY, RowGroup, complete, parts, row_group_places
-from lark.scoring import sources
 from lark.scoring.pass_sizes import CPU_TOKENS
-from lark.scoring.sources import LENGTHS_TABLE
+from lark.scoring.sources import BY_QUESTION, FILES, LENGTHS_TABLE
 from lark.scoring.tokens import TOKEN_IDS
 from lark.store.part_files import intact
 
@@ -36,25 +35,6 @@ QUADRATIC = 1 / 20_000
 """Cost of a trajectory of n tokens is n + n²/20,000: attention costs as much as the rest at 20,000 tokens."""
 SKETCH_BYTES = 2**29
 """Memory for the sketched gradients of questions that are processed together (at least one question)."""
-BY_QUESTION = {
-    kind.name: kind.file for kind in (sources.GRAM_TABLE, sources.EXACT_TABLE, sources.FEATURES_TABLE)
-}
-"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named
-differently.
-"""
-BY_ROW = (
-    sources.LENGTHS_TABLE,
-    sources.SCORES_TABLE,
-    sources.ENTROPY_TABLE,
-    sources.TOP50_TABLE,
-    sources.UNPROMPTED_TABLE,
-    sources.LOCAL_TABLE,
-    sources.TOKENS,
-)
-FILES = {kind.name: kind.file for kind in BY_ROW} | BY_QUESTION
-"""The outputs of a pass, and the file that their shards are merged into. Empty: the statistics of tokens are
-too large for one file.
-"""
 
 
 def cost(length: np.ndarray) -> np.ndarray:

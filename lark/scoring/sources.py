@@ -22,6 +22,17 @@ TOP50_TABLE = Kind("top50", 1, "top50.parquet")
 """Residuals over the 50 most likely tokens, which the scoring pass writes for methods that need them."""
 TOKENS = Kind("tokens", 2)
 """Statistics of every token, which the scoring pass writes if `scoring.tokens` is set (tokens.py)."""
+BY_QUESTION = {kind.name: kind.file for kind in (GRAM_TABLE, EXACT_TABLE, FEATURES_TABLE)}
+"""Outputs of passes over whole questions. Their shards are not ranges of the pool's rows, and are named
+differently.
+"""
+BY_ROW = (
+    LENGTHS_TABLE, SCORES_TABLE, ENTROPY_TABLE, TOP50_TABLE, UNPROMPTED_TABLE, LOCAL_TABLE, TOKENS
+)  # fmt: skip
+FILES = {kind.name: kind.file for kind in BY_ROW} | BY_QUESTION
+"""The outputs of a pass, and the file that their shards are merged into. Empty: the statistics of tokens are
+too large for one file.
+"""
 TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
 
 

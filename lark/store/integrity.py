@@ -10,9 +10,9 @@ import contextlib
 import re
 from pathlib import Path, PurePosixPath
 
-from lark.errors import DamagedError, LarkError
+from lark.errors import DamagedError
 from lark.store.checksums import checksum
-from lark.store.manifest import MANIFEST, FileStamp, Manifest, mark_damaged, readable_manifest
+from lark.store.manifest import DAMAGED, MANIFEST, FileStamp, Manifest, edit_manifest, readable_manifest
 
 CARD = "README.md"
 """Describes a published artifact. Users edit it, so it has no checksum."""
@@ -88,8 +88,8 @@ def verify(folder: Path, *names: str, under: str = "") -> None:
         change = _change(folder / name, digest)
         if change is not None:
             harm = f"{name} {change}"
-            with contextlib.suppress(OSError, LarkError):  # on a read-only disk, it is only reported
-                mark_damaged(folder, harm)
+            with contextlib.suppress(OSError):  # on a read-only disk, it is only reported
+                edit_manifest(folder, status=DAMAGED, error=harm)
             raise DamagedError(f"{folder}: {harm} since the artifact was made.", folder)
 
 

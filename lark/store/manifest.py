@@ -102,7 +102,7 @@ def readable_manifest(folder: Path) -> Manifest | None:
     return None if values is None else Manifest.of(values)
 
 
-def mark_damaged(folder: Path, harm: str) -> None:
-    """Record in the manifest that the artifact's files have changed."""
-    values = {**read_object(folder / MANIFEST), "status": DAMAGED, "error": harm}
-    write_text(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
+def edit_manifest(folder: Path, **entries: object) -> None:
+    """Change some entries of an artifact's manifest. The others are kept as they are."""
+    values = readable_object(folder / MANIFEST) or {}
+    write_text(folder / MANIFEST, json.dumps({**values, **entries}, indent=2) + "\n")

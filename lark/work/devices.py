@@ -39,8 +39,9 @@ def for_allocator(allocator: str, environment: Mapping[str, str]) -> dict[str, s
 
 def narrow(environment: Mapping[str, str], gpus: int) -> str:
     """CUDA_VISIBLE_DEVICES of one worker: its own `gpus` of the GPUs that launch.py gave to all workers."""
-    local, every = int(environment.get("LOCAL_RANK", "0")), environment["CUDA_VISIBLE_DEVICES"].split(",")
-    return ",".join(every[local * gpus : (local + 1) * gpus])
+    names = environment["CUDA_VISIBLE_DEVICES"].split(",")
+    start = int(environment.get("LOCAL_RANK", "0")) * gpus
+    return ",".join(names[start : start + gpus])
 
 
 def start_torch(job: "Job") -> str:

@@ -86,10 +86,10 @@ def explain(error: Exception, outputs: Path, is_running: bool = True) -> str:
             "This process ran out of memory. Close other programs, use a machine with more memory, or use"
             " less data at once: split long lines and large files, or set pool.questions."
         )
-    where = _save_report(error, outputs)
+    report = _save_report(error, outputs)
     return (
         f"{type(error).__name__}: {first_line(error)}. This is an error in LARK, not in your input. Please"
-        f" report it with the file {where}, which has the details. Finished work is kept, and the same"
+        f" report it with the file {report}, which has the details. Finished work is kept, and the same"
         " command resumes."
     )
 
@@ -110,15 +110,12 @@ def _save_report(error: Exception, outputs: Path) -> str:
         f"{time.strftime('%Y-%m-%dT%H:%M:%S')}, Python {platform.python_version()}, {platform.platform()}\n"
     )
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for where in (lambda: outputs / REPORTS, lambda: Path(tempfile.gettempdir())):
-        try:
-            folder = where()
+    for folder, file in ((outputs / REPORTS, name), (Path(tempfile.gettempdir()), f"lark-{name}")):
+        # The outputs may be what cannot be written.
+        with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / (name if folder.name == REPORTS else f"lark-{name}")
-            with path.open("x", encoding="utf-8", errors="backslashreplace") as handle:
+            with (folder / file).open("x", encoding="utf-8", errors="backslashreplace") as handle:
                 handle.write(message(f"{head}{' '.join(sys.argv)}\n\n{text}"))
-        except OSError:
-            continue
-        return str(path)
+            return str(folder / file)
     sys.stderr.write(message(text))  # nowhere to write
     return "(not saved: no folder can be written; the text above)"

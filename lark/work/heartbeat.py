@@ -98,7 +98,8 @@ def _beat(
     reported = False
     while not stop.wait(_interval(limit)):
         touch(path)
-        used_before, position_before = used, position
+        used_before = used
+        position_before = position
         used = _processor_seconds()
         position = _main_position()
         # A wait is at one place and uses no processor. A thread that waits in a loop uses a little.

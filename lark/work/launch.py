@@ -10,7 +10,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -69,7 +69,8 @@ def run_worker(
 
     `processes`: None: as many as the machine has.
     """
-    folder, machine = job.folder, job.machine
+    folder = job.folder
+    machine = job.machine
     for stale in (RESULT, ERROR):
         (folder / stale).unlink(missing_ok=True)
     write_job(job, target)
@@ -94,21 +95,22 @@ def write_job(job: Job, target: str) -> Path:
 def read_job(path: Path) -> tuple[Job, str]:
     """Read a job, with the rank of this process, and the function that runs it."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    job = Job(
-        operation=values["operation"],
-        folder=Path(values["folder"]),
-        outputs={label: Path(folder) for label, folder in values["outputs"].items()},
-        inputs={name: Path(folder) for name, folder in values["inputs"].items()},
-        weights=values["weights"],
-        config=from_dict(values["config"]),
-        machine=Machine(**values["machine"]),
-        gpus=values["gpus"],
-        on_cpu=values["on_cpu"],
-        allocator=values["allocator"],
-        rank=int(os.environ.get("RANK", "0")),
-        world=int(os.environ.get("WORLD_SIZE", "1")),
-    )
-    return job, values["run"]
+    target = values.pop("run")
+    values |= {
+        "folder": Path(values["folder"]),
+        "outputs": _paths(values["outputs"]),
+        "inputs": _paths(values["inputs"]),
+        "config": from_dict(values["config"]),
+        "machine": Machine(**values["machine"]),
+        # As torchrun sets them.
+        "rank": int(os.environ.get("RANK", "0")),
+        "world": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+    return Job(**values), target
+
+
+def _paths(folders: Mapping[str, str]) -> dict[str, Path]:
+    return {label: Path(folder) for label, folder in folders.items()}
 
 
 def command(folder: Path, machine: Machine, processes: int | None = None) -> list[str]:
@@ -135,7 +137,8 @@ def _run(
 
     `watch`: also end it if one of its `processes` shows no sign of life.
     """
-    process, output = start(arguments, env), Redactor()
+    process = start(arguments, env)
+    redactor = Redactor()
     assert process.stdout is not None
     if watch is not None:
         watch.expect(process.pid, processes)
@@ -149,13 +152,13 @@ def _run(
                 if not ready:
                     continue
                 chunk = os.read(process.stdout.fileno(), 65536)
-                shown = output.feed(chunk)
-                log_file.write(shown)
+                output = redactor.feed(chunk)
+                log_file.write(output)
                 log_file.flush()
                 # After a worker has written its error, all further output is torchrun's report of the
                 # failure.
                 if not (folder / ERROR).exists():
-                    sys.stderr.buffer.write(shown)
+                    sys.stderr.buffer.write(output)
                     sys.stderr.buffer.flush()
                 if not chunk:
                     break
@@ -187,6 +190,7 @@ def _failure(operation: str, folder: Path, code: int) -> LarkError:
     if error is None:
         return _unexplained(operation, folder, code, log)
     if error["memory"] is not None:
+        # The amount is empty if PyTorch does not report it.
         requested = f" (it tried to allocate another {error['memory']})" if error["memory"] else ""
         return WorkerMemoryError(f"The {operation} worker ran out of memory{requested}. {log}")
     if error["expected"]:

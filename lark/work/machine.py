@@ -90,9 +90,9 @@ def query_gpus(property_name: str) -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", f"--query-gpu={property_name}", "--format=csv,noheader,nounits"]
-    chosen = ["-i", ",".join(gpu_ids())] if gpu_ids() else []
+    named = ["-i", ",".join(gpu_ids())] if gpu_ids() else []
     # All GPUs, if nvidia-smi does not know one by this name: it may be a part of one (MIG).
-    for only in (chosen, []):
+    for only in (named, []):
         listing = subprocess.run([*query, *only], capture_output=True, text=True, check=False)
         if listing.returncode == 0:
             return [line.strip() for line in listing.stdout.splitlines() if line.strip()]

@@ -47,8 +47,8 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
     ]
     checksum = hashlib.sha256("\n".join(relevant).encode()).hexdigest()[:6]
     swept = [argument for argument in arguments if argument in relevant and SEVERAL.search(argument)]
-    shown = re.sub(r"[^\w.,=+ ()-]", "_", " ".join(swept))[: LONGEST_GROUP - len(checksum) - 1]
-    return [*arguments, f"tracking.group='{shown or 'sweep'} {checksum}'"]
+    name = re.sub(r"[^\w.,=+ ()-]", "_", " ".join(swept))[: LONGEST_GROUP - len(checksum) - 1]
+    return [*arguments, f"tracking.group='{name or 'sweep'} {checksum}'"]
 
 
 SEVERAL = re.compile(r"=(?![\[{'\"]).*[,(]|=['\"].*['\"],")
@@ -152,14 +152,14 @@ class Tracker:
 
     def _follow(self, path: Path, prefix: str, stop: threading.Event) -> None:
         """Log new lines by step, not by file position: a resumed training rewrites the end of the file."""
-        seen = -1
+        logged = -1
         while True:
             last = stop.wait(FOLLOW_SECONDS)
             if path.exists():
                 for line in path.read_bytes().splitlines(keepends=True):
                     values = _parsed(line)
-                    if values["step"] > seen:
-                        seen = values["step"]
+                    if values["step"] > logged:
+                        logged = values["step"]
                         self.log({f"{prefix}/{key}": value for key, value in values.items()})
             if last:
                 return

@@ -41,8 +41,6 @@ from lark.work.worker import leave, main
 log = logging.getLogger(__name__)
 
 FORK, BECOME = "fork", "become"
-IMPORT_SECONDS = 600
-"""Longest wait for a warm process that is still importing."""
 IDLE_SECONDS = 30
 """Longest wait for a warm process that does not use the processor: it may be stopped."""
 
@@ -83,7 +81,7 @@ class _Warm:
         reader, writer = os.pipe()
         try:
             self._send({"run": job}, [writer])
-            started = self._receive(0) if self._answers() else None
+            started = self._receive() if self._answers() else None
         finally:
             os.close(writer)
         if started is None:
@@ -98,16 +96,15 @@ class _Warm:
         return self.process
 
     def _answers(self) -> bool:
-        """Wait for an answer, as long as the process works."""
+        """Wait for an answer, as long as the process works: importing may take minutes."""
         used: int | None = None
         since = time.monotonic()
-        end = since + IMPORT_SECONDS
         while not select.select([self.connection], [], [], 0.5)[0]:
             now = processor_ticks(self.process.pid)
             if now != used:
                 used = now
                 since = time.monotonic()
-            elif time.monotonic() > min(end, since + IDLE_SECONDS):
+            elif time.monotonic() - since > IDLE_SECONDS:
                 return False
         return True
 
@@ -122,9 +119,8 @@ class _Warm:
         with contextlib.suppress(OSError):  # it has ended, which `start` finds out
             socket.send_fds(self.connection, [json.dumps(message).encode()], list(files))
 
-    def _receive(self, timeout: float | None) -> dict[str, Any] | None:
-        if not select.select([self.connection], [], [], timeout)[0]:
-            return None
+    def _receive(self) -> dict[str, Any] | None:
+        """The next message; None if the warm process has ended. Waits for it."""
         message = _read(self.connection)[0]
         return json.loads(message) if message else None
 
@@ -133,7 +129,8 @@ class _Forked:
     """A worker that a warm process has forked, with the interface of `subprocess.Popen`."""
 
     def __init__(self, parent: _Warm, pid: int, stdout: IO[bytes]) -> None:
-        self.parent, self.pid = parent, pid
+        self.parent = parent
+        self.pid = pid
         self.stdout: IO[bytes] | None = stdout
         self.returncode: int | None = None
 
@@ -158,12 +155,14 @@ class _Forked:
         while not select.select([self.parent.connection], [], [], 0.5 if timeout is None else timeout)[0]:
             if timeout is not None:
                 raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
-            if (code := exit_code(self.pid)) is not None:
-                since = since or time.monotonic()
-                if time.monotonic() - since > IDLE_SECONDS:
-                    self.parent.close()
-                    return {"code": code}
-        return self.parent._receive(0)
+            code = exit_code(self.pid)
+            if code is None:
+                continue
+            since = since or time.monotonic()
+            if time.monotonic() - since > IDLE_SECONDS:
+                self.parent.close()
+                return {"code": code}
+        return self.parent._receive()
 
 
 class Warmth:
@@ -234,9 +233,12 @@ def _serve(connection: socket.socket, how: str) -> Path:
 
     def report(*_: object) -> None:
         """Send the exit code of the worker. As a signal handler, it also runs during an import."""
-        if workers and (status := os.waitpid(workers[0], os.WNOHANG))[0]:
+        if not workers:
+            return
+        number, status = os.waitpid(workers[0], os.WNOHANG)
+        if number:
             workers.clear()
-            connection.send(json.dumps({"code": os.waitstatus_to_exitcode(status[1])}).encode())
+            connection.send(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode())
 
     def load() -> None:
         with contextlib.suppress(Exception):  # the worker fails on the same import, and reports it
@@ -280,7 +282,8 @@ def _begin(connection: socket.socket, output: int, parent: int | None) -> None:
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
-        if numpy := sys.modules.get("numpy"):
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
             # From the system's entropy, as in a new process; `random` and PyTorch do so themselves.
             numpy.random.seed()
     for number, name in ((1, "stdout"), (2, "stderr")):

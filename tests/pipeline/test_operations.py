@@ -18,12 +18,11 @@ from lark.models.shapes import DEMO
 from lark.pipeline import pipeline as pipelines
 from lark.pipeline.analysis_plan import ANALYSES
 from lark.pipeline.operations.analyse import TIMING
-from lark.pipeline.operations.score import JUDGE, LENGTHS, SCORE
+from lark.pipeline.operations.score import JUDGE, LENGTHS, SCORE, SCORING
 from lark.pipeline.operations.student import CONVERT
 from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import FORCEABLE, make_plan, wanted
 from lark.pipeline.registry import OPERATIONS
-from lark.pipeline.scoring_plan import SCORING
 from lark.planner.estimates import estimate
 from lark.scoring import methods
 from lark.scoring.sources import JUDGE_TABLE, SOURCES

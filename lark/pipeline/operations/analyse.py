@@ -5,8 +5,10 @@ Their cost is that of their own precision (`analysis.dtype`), from the student's
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +16,9 @@ from lark.analysis import parts
 from lark.analysis.kinds import ESTIMATES_TABLE, GRADIENTS_TABLE, JACOBIANS_TABLE, KAPPA_TABLE, TEACHERS_TABLE
 from lark.config import Config
 from lark.errors import LarkError
-from lark.evaluation import benchmarks
 from lark.models.shapes import Shape
 from lark.models.students import check_context
+from lark.pipeline.operations.evaluate import check_benchmarks, fetch_benchmarks
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, SketchShape, TrainingSetup
 from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
@@ -54,14 +56,6 @@ def _audit(job: Job) -> Counts:
     return contamination.write_audit(job)
 
 
-def _fetch_benchmarks(config: Config) -> bool:
-    return benchmarks.fetch(config.benchmark)
-
-
-def _check_benchmarks(config: Config, machine: Machine) -> None:
-    benchmarks.check(config.benchmark)
-
-
 def _check_scratch(config: Config, machine: Machine) -> None:
     scratch = config.hardware.gradient_scratch
     if scratch and not config.dry_run and not Path(scratch).expanduser().is_dir():
@@ -87,7 +81,7 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     """Every pass is a forward pass and the gradients of activations. Those of weights are computed once."""
     config = planner.config
     if config.analysis.quick:
-        return _sketched_cost(planner, step, forward=False)
+        return _sketched_cost(planner, step)
     hardware = config.hardware
     shape = planner.shape
     lengths = planner.lengths
@@ -104,7 +98,8 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     tensors = gradient if passes == 1 else min(gradient, block / K + element * shape.head)
     buffer = 0.0 if hardware.gradient_scratch else block
     memory = tensors + buffer + _activations(planner, _longest(planner))
-    work = f"{questions * K:,} trajectories x {passes} pass{'' if passes == 1 else 'es'}"
+    plural = "" if passes == 1 else "es"
+    work = f"{questions * K:,} trajectories x {passes} pass{plural}"
     estimate = _made(planner, step, work, flops, questions, 0.0, memory)
     if not hardware.gradient_scratch:
         return estimate
@@ -113,7 +108,7 @@ def _gradients_cost(planner: Planner, step: Step) -> Estimate:
     return replace(estimate, seconds=seconds, device_hours=seconds * planner.hardware.machine.world / 3600)
 
 
-def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
+def _sketched_cost(planner: Planner, step: Step, forward: bool = False) -> Estimate:
     """Sketches of exact gradients for a sample of questions; with `forward` also those of a forward pass."""
     lengths = planner.lengths
     shape = planner.shape
@@ -129,14 +124,6 @@ def _sketched_cost(planner: Planner, step: Step, forward: bool) -> Estimate:
     sketches = 4.0 * exact.numbers(shape) * lengths.candidates
     work = f"{questions * lengths.candidates:,} trajectories, sketched"
     return _made(planner, step, work, flops, questions, 0.0, _activations(planner, tokens) + sketches)
-
-
-def _estimates_cost(planner: Planner, step: Step) -> Estimate:
-    return _sketched_cost(planner, step, forward=True)
-
-
-def _teachers_cost(planner: Planner, step: Step) -> Estimate:
-    return _sketched_cost(planner, step, forward=False)
 
 
 def _jacobians_cost(planner: Planner, step: Step) -> Estimate:
@@ -233,47 +220,30 @@ def _precision_or_text(
     return [[{}, *shorter], remedies.half("analysis.dtype", config.analysis.dtype)]
 
 
+SKETCHED: dict[str, Any] = {"allocator": EXPANDABLE, "settings": ("sketch",)}
+
 GRADIENTS = Operation(
-    "gradients", "analyse", "lark.analysis.worker:gradients", allocator=EXPANDABLE,
+    "gradients", "analyse", "lark.analysis.worker:gradients", **SKETCHED,
     collect=_merge(GRADIENTS_TABLE.file, "questions"), check=_check_scratch,
-    cost=_gradients_cost, remedies=_gradients_remedies, settings=("sketch",),
+    cost=_gradients_cost, remedies=_gradients_remedies,
 )  # fmt: skip
 ESTIMATES = Operation(
-    "estimates",
-    "analyse",
-    "lark.analysis.worker:estimates",
-    allocator=EXPANDABLE,
-    collect=_merge(ESTIMATES_TABLE.file, "questions"),
-    cost=_estimates_cost,
-    remedies=_kappa_remedies,
-    settings=("sketch",),
-)
+    "estimates", "analyse", "lark.analysis.worker:estimates", **SKETCHED,
+    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=partial(_sketched_cost, forward=True), remedies=_kappa_remedies,
+)  # fmt: skip
 TEACHERS = Operation(
-    "teacher_gradients",
-    "analyse",
-    "lark.analysis.worker:teacher_gradients",
-    allocator=EXPANDABLE,
-    collect=_merge(TEACHERS_TABLE.file, "questions"),
-    cost=_teachers_cost,
-    remedies=_kappa_remedies,
-    settings=("sketch",),
-)
+    "teacher_gradients", "analyse", "lark.analysis.worker:teacher_gradients", **SKETCHED,
+    collect=_merge(TEACHERS_TABLE.file, "questions"), cost=_sketched_cost, remedies=_kappa_remedies,
+)  # fmt: skip
 JACOBIANS = Operation(
     "jacobians", "analyse", "lark.analysis.worker:jacobians", allocator=EXPANDABLE,
     collect=_merge(JACOBIANS_TABLE.file, "questions"), cost=_jacobians_cost, remedies=_jacobians_remedies,
 )  # fmt: skip
 KAPPA = Operation(
-    "kappa",
-    "analyse",
-    "lark.analysis.worker:kappa",
-    allocator=EXPANDABLE,
-    collect=_merge(KAPPA_TABLE.file, "snapshots"),
-    cost=_kappa_cost,
-    remedies=_kappa_remedies,
-)
-CONTAMINATION = Operation(
-    "contamination", "analyse", _audit, fetch=_fetch_benchmarks, check=_check_benchmarks
-)
+    "kappa", "analyse", "lark.analysis.worker:kappa", allocator=EXPANDABLE,
+    collect=_merge(KAPPA_TABLE.file, "snapshots"), cost=_kappa_cost, remedies=_kappa_remedies,
+)  # fmt: skip
+CONTAMINATION = Operation("contamination", "analyse", _audit, fetch=fetch_benchmarks, check=check_benchmarks)
 TIMING = Operation(
     "cost",
     "analyse",

@@ -27,13 +27,17 @@ def _gpus(config: Config) -> int:
     return config.engine.tensor_parallel
 
 
-def _fetch(config: Config) -> bool:
+def fetch_benchmarks(config: Config) -> bool:
     return benchmarks.fetch(config.benchmark)
+
+
+def check_benchmarks(config: Config, machine: Machine) -> None:
+    benchmarks.check(config.benchmark)
 
 
 def _check_generate(config: Config, machine: Machine) -> None:
     check_engine(config.engine, machine, {"engine.tensor_parallel": _gpus(config)})
-    benchmarks.check(config.benchmark)
+    check_benchmarks(config, machine)
 
 
 def _check_grade(config: Config, machine: Machine) -> None:
@@ -86,16 +90,11 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
 
 GENERATE = Operation(
     "generate", "evaluate", "lark.evaluation.generate:generate", processes="sharing", gpus=_gpus,
-    collect=grade.collect, fetch=_fetch, check=_check_generate, cost=_cost, remedies=_remedies,
+    collect=grade.collect, fetch=fetch_benchmarks, check=_check_generate, cost=_cost, remedies=_remedies,
 )  # fmt: skip
 GRADE = Operation(
-    "grade",
-    "evaluate",
-    "lark.evaluation.grade:grade_all",
-    processes="one",
-    on_cpu=True,
-    collect=grade.collect_grades,
-    check=_check_grade,
-)
+    "grade", "evaluate", "lark.evaluation.grade:grade_all", processes="one", on_cpu=True,
+    collect=grade.collect_grades, check=_check_grade,
+)  # fmt: skip
 
 OPERATIONS = (GENERATE, GRADE)
