@@ -3,7 +3,7 @@
 Tables only. A command or character that is in none of them makes an answer unreadable.
 """
 
-from lark.grading.strict.vocabulary import word_set
+from lark.grading.strict.vocabulary import first_of_line, word_set
 
 LITERAL = r"0(?:[xX][0-9A-Fa-f]+|[bB][01]+|[oO][0-7]+)"
 """A whole number as programs write it: hexadecimal, binary or octal."""
@@ -27,38 +27,39 @@ COMMANDS = frozenset(
     | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
     | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
 )  # fmt: skip
-_SPELLINGS = {
-    r"\frac": r"\dfrac \tfrac \cfrac",
-    r"\binom": r"\dbinom \tbinom",
-    r"\le": r"\leq \leqslant \leqq",
-    r"\ge": r"\geq \geqslant \geqq",
-    r"\ne": r"\neq",
-    "<": r"\lt",
-    ">": r"\gt",
-    r"\emptyset": r"\varnothing",
-    r"\{": r"\lbrace",
-    r"\}": r"\rbrace",
-    "[": r"\lbrack",
-    "]": r"\rbrack",
-    "|": r"\lvert \rvert \vert \|",
-    "*": r"\ast",
-    ":": r"\colon",
-    r"^\circ": r"\degree",
-    r"\$": r"\textdollar",
-    r"\%": "%",
-    r"\angle": r"\measuredangle",
-    r"\setminus": r"\backslash",
-    r"\overline": r"\bar",
-    r"\vec": r"\overrightarrow",
-    r"\neg": r"\lnot",
-    r"\mathbf": r"\bold",
-    r"\cup": r"\bigcup",
-    r"\cap": r"\bigcap",
-    r"\text{and}": r"\& \wedge \land",
-    r"\text{or}": r"\vee \lor",
-}
-CANONICAL = {spelling: command for command, names in _SPELLINGS.items() for spelling in names.split()}
-"""The spelling that equal tokens share, for every other spelling."""
+CANONICAL = first_of_line(
+    r"""
+    \frac \dfrac \tfrac \cfrac
+    \binom \dbinom \tbinom
+    \le \leq \leqslant \leqq
+    \ge \geq \geqslant \geqq
+    \ne \neq
+    < \lt
+    > \gt
+    \emptyset \varnothing
+    \{ \lbrace
+    \} \rbrace
+    [ \lbrack
+    ] \rbrack
+    | \lvert \rvert \vert \|
+    * \ast
+    : \colon
+    ^\circ \degree
+    \$ \textdollar
+    \% %
+    \angle \measuredangle
+    \setminus \backslash
+    \overline \bar
+    \vec \overrightarrow
+    \neg \lnot
+    \mathbf \bold
+    \cup \bigcup
+    \cap \bigcap
+    \text{and} \& \wedge \land
+    \text{or} \vee \lor
+    """
+)
+"""The spelling that equal tokens share: the first one of a line, for all that are in it."""
 LAYOUT_COMMANDS = word_set(
     r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg"
     r" \displaystyle \textstyle \scriptstyle \limits \quad \qquad \enspace \thinspace \, \; \: \! \( \) \[ \]"

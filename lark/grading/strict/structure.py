@@ -62,23 +62,25 @@ class Statement:
     """`name = value = value`. There is at least one value, rounded or not."""
 
     names: tuple[Tokens, ...]
-    values: tuple[Value, ...]
-    rounded: tuple[Expression, ...] = ()
-    """Values after `\\approx`."""
+    quantities: tuple[Quantity, ...]
+    rounded: tuple[tuple[Expression, Unit | None], ...] = ()
+    """Quantities after `\\approx`."""
     members: tuple[Tokens, ...] = ()
     """Both sides of an equation."""
-    units: tuple[Unit | None, ...] = ()
-    """The units of the values and then of the rounded values."""
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        """The values with their units."""
-        return tuple(zip(self.values, self.units[: len(self.values)], strict=True))
+    def values(self) -> list[Value]:
+        return [value for value, _ in self.quantities]
 
     @property
-    def rounded_quantities(self) -> tuple[tuple[Expression, Unit | None], ...]:
-        """The rounded values with their units."""
-        return tuple(zip(self.rounded, self.units[len(self.values) :], strict=True))
+    def only_value(self) -> Value | None:
+        """The value, if there is exactly one apart from rounded ones."""
+        return self.values[0] if len(self.quantities) == 1 else None
+
+    @property
+    def units(self) -> list[Unit | None]:
+        """The units of all quantities, rounded or not."""
+        return [unit for _, unit in (*self.quantities, *self.rounded)]
 
 
 @dataclass(frozen=True)
