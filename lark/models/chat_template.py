@@ -36,7 +36,6 @@ THOUGHT = "One and one."
 
 def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **options: Any) -> str:
     """Render messages with the tokenizer's chat template. Errors of the template are reported as such."""
-    checks.check_template_length(tokenizer)
     conversation: Any = list(messages)
     try:
         with limited(checks.named(tokenizer)):
@@ -50,7 +49,6 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
         raise checks.CannotWriteError(
             f"{checks.named(tokenizer)} fails ({first_line(error)}). {checks.remedy(tokenizer)}"
         ) from error
-    checks.check_rendering_length(tokenizer, text)
     return str(text)
 
 
@@ -96,7 +94,11 @@ class ChatTemplate:
         self.closes_thinking = prompt.rstrip().endswith(CLOSE)
         """Whether the prompt opens and closes it, so that the student does not think."""
         if not self.opens_thinking and not answered.startswith(prompt):
-            checks.refuse_changed_prompt(tokenizer)
+            checks.refuse(
+                tokenizer,
+                "changes the prompt once it is answered, so the scored prompt would differ from the one at"
+                " evaluation",
+            )
 
         reasoned = self.render([user, {**answer, **dict.fromkeys(THINKING_KEYS, THOUGHT)}])
         self.knows_thinking = THOUGHT in reasoned
@@ -179,5 +181,6 @@ class ChatTemplate:
                 tail = text[text.rindex(ANSWER) + len(ANSWER) :]
                 ids += [id for id in Literal(self.tokenizer).tokenise(tail) if id in special][:1]
         if not ids:
-            checks.refuse_endless(self.tokenizer)
+            problem = "ends an answer with no special token, so generation would never stop"
+            checks.refuse(self.tokenizer, problem)
         return tuple(dict.fromkeys(ids))

@@ -16,7 +16,6 @@ from lark.models.shapes import DEMO, shape_of
 from lark.models.student_checks import (
     check_attention,
     check_context_length,
-    refuse_broken_link,
     require_file,
     require_model_folder,
     require_one_file,
@@ -81,7 +80,6 @@ def location(student: Student) -> str:
         return student.path
     require_model_folder(folder, label)
     for path in sorted(folder.iterdir()):
-        refuse_broken_link(path, label)
         if _is_model_file(path):
             require_file(path, label)
     return str(folder.resolve())

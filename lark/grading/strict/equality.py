@@ -69,7 +69,7 @@ def _is_right(prediction: str, gold: str) -> bool:
     if has_factor_behind(predicted) and not has_factor_behind(expected):
         return False
     gold_answer = read_answer(expected, frozenset(), is_gold=True)
-    symbols = frozenset[str]().union(*map(value_letters, gold_answer.statements))
+    symbols = value_letters(*gold_answer.statements)
     return same_answer(read_answer(predicted, symbols), gold_answer)
 
 

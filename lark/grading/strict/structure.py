@@ -109,11 +109,12 @@ class Reading:
     """In a gold answer, any words after a value are its unit."""
 
 
-def value_letters(statement: Statement) -> frozenset[str]:
-    """The symbols in the values of a statement."""
+def value_letters(*statements: Statement) -> frozenset[str]:
+    """The symbols in the values of statements."""
     symbols = frozenset[str]()
-    for value in statement.values:
-        symbols |= _letters(value)
+    for statement in statements:
+        for value in statement.values:
+            symbols |= _letters(value)
     return symbols
 
 
@@ -122,7 +123,7 @@ def _letters(value: Value) -> frozenset[str]:
         case Expression():
             return value.letters
         case Bracketed():
-            return frozenset[str]().union(*map(value_letters, value.items))
+            return value_letters(*value.items)
         case Matrix():
             return frozenset[str]().union(*(cell.letters for row in value.rows for cell in row))
         case _:
