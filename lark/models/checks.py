@@ -3,10 +3,11 @@
 `label` names the model by the setting that chose it, such as `student.path=<folder>`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
+from lark.printing import some
 
 if TYPE_CHECKING:
     from torch import nn
@@ -147,16 +148,9 @@ def require_complete(loaded: "Loaded") -> None:
     }
     for verb, names in problems.items():
         if names:
-            raise LarkError(f"{loaded.label}: its checkpoint {verb} {_tensors(sorted(names))}. {DO_NOT_FIT}")
-
-
-def _tensors(names: Sequence[str]) -> str:
-    """`the tensor a`, or `5 tensors: a, b, c and 2 more`."""
-    if len(names) == 1:
-        return f"the tensor {names[0]}"
-    hidden = len(names) - TENSORS_SHOWN
-    rest = f" and {hidden} more" if hidden > 0 else ""
-    return f"{len(names)} tensors: {', '.join(names[:TENSORS_SHOWN])}{rest}"
+            noun = "tensor" if len(names) == 1 else "tensors"
+            tensors = some(sorted(names), TENSORS_SHOWN)
+            raise LarkError(f"{loaded.label}: its checkpoint {verb} the {noun} {tensors}. {DO_NOT_FIT}")
 
 
 def require_finite(loaded: "Loaded") -> None:

@@ -75,14 +75,52 @@ WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \underline \boxed \fbo
 """Commands whose argument is read as if it stood alone."""
 OPENING = frozenset({"(", "[", r"\{", r"\langle"})
 CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
-CHARACTERS = str.maketrans({
-    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "±": r"\pm ",
-    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "√": r"\sqrt ", "∞": r"\infty ",
-    "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⟨": r"\langle ", "⟩": r"\rangle ",
-    "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∠": r"\angle ", "°": r"^\circ ", "′": "'",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
-    "²": "^{2}", "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}",
-    "£": r"\pounds ", "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
-})  # fmt: skip
+_LOOKALIKES = first_of_line(
+    r"""
+    - − –
+    \times ×
+    \cdot · ⋅
+    \div ÷
+    \pm ±
+    \le ≤
+    \ge ≥
+    \ne ≠
+    \approx ≈
+    \sqrt √
+    \infty ∞
+    \in ∈
+    \cup ∪
+    \cap ∩
+    \emptyset ∅
+    \langle ⟨
+    \rangle ⟩
+    \pi π
+    \theta θ
+    \alpha α
+    \beta β
+    \angle ∠
+    ^\circ °
+    ' ′
+    \frac{1}{2} ½
+    \frac{1}{3} ⅓
+    \frac{2}{3} ⅔
+    \frac{1}{4} ¼
+    \frac{3}{4} ¾
+    ^{2} ²
+    ^{3} ³
+    _{0} ₀
+    _{1} ₁
+    _{2} ₂
+    _{3} ₃
+    \pounds £
+    \euro €
+    \yen ¥
+    \cent ¢
+    """
+)
+CHARACTERS = str.maketrans(
+    # With a space, so that no letter after a command becomes a part of its name.
+    {character: f"{latex} " for character, latex in _LOOKALIKES.items() if not character.isascii()}
+    | dict.fromkeys("\u00a0\u2009\u202f", " ")
+)
 """Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""

@@ -81,17 +81,18 @@ mb megabyte megabytes
 gb gigabyte gigabytes
 """
 """Measures, one per line: the name here, and its other spellings."""
-SAME_DIMENSION = (
-    word_set("cm mm m km in ft yd mi"),
-    word_set("kg g mg lb oz"),
-    word_set("l ml gal"),
-    word_set("s min h day week month year"),
-    word_set("mph kmh"),
-    word_set("am pm"),
-    word_set("percent degree radian"),
-    word_set("celsius fahrenheit"),
-    word_set("dollar cent euro rupee yen"),
-)
+_DIMENSIONS = """
+cm mm m km in ft yd mi
+kg g mg lb oz
+l ml gal
+s min h day week month year
+mph kmh
+am pm
+percent degree radian
+celsius fahrenheit
+dollar cent euro rupee yen
+"""
+SAME_DIMENSION = tuple(map(word_set, _DIMENSIONS.strip().splitlines()))
 """Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _CAPITAL_SYMBOLS = word_set("n j w v a k")
 """Names of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
