@@ -143,6 +143,7 @@ def extract_boxed_list(text: str) -> str | None:
         return None
     answer = ""
     following: _Box | None = None
+    # Backwards, because the last box of the text is the answer, and a list ends with it.
     for box, inner in reversed(_nested(boxes)):
         joint = _joint(text, box, following) if following else ""
         if box.end is None or joint is None:

@@ -183,6 +183,7 @@ def _packing_errors(model: PreTrainedModel) -> _Errors:
     """Measure the errors on random tokens. An implementation that has no backward pass on this device
     raises an error.
     """
+    # Different lengths, so that a boundary in the wrong place shows.
     sizes = [7, 12, 5]
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
@@ -237,6 +238,7 @@ def _with_gradient(
         handle.remove()
     if not torch.is_grad_enabled():
         return result, None
+    # Log-normalisers depend on all logits, so every path through attention has a gradient.
     normalisers = result.logsumexp(-1)
     objective = normalisers.sum() - normalisers[:, left_out].sum()
     parts = torch.autograd.grad(objective, embedded, allow_unused=True, materialize_grads=True)

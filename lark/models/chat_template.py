@@ -63,6 +63,7 @@ def control_tokens(
     """The added tokens that the template writes around the turns of a conversation."""
     system, user, answer = ({"role": role, "content": "x"} for role in ("system", "user", "assistant"))
     ids: set[int] = set()
+    # Some tokens are written only after an answer, or only before a system turn.
     for messages in ([user, answer, user], [system, user], [user]):
         with contextlib.suppress(LarkError):  # some templates refuse a system turn
             text = render(tokenizer, messages, **{**(variables or {}), "add_generation_prompt": True})

@@ -95,6 +95,7 @@ def require_tied_head(checkpoint: "Checkpoint") -> None:
     is_tied = checkpoint.config.get("tie_word_embeddings") is True
     if not is_tied or HEAD_WEIGHT not in checkpoint.tensors or len(embeddings) != 1:
         return
+    # Many programs write an equal copy, which does no harm.
     if not checkpoint.tensor(HEAD_WEIGHT).equal(checkpoint.tensor(embeddings[0])):
         raise LarkError(
             f"{checkpoint.label}: `tie_word_embeddings` in config.json says that {embeddings[0]} is the head"

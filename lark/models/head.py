@@ -65,6 +65,7 @@ def logit_rule(model: PreTrainedModel) -> LogitRule:
     weight, bias = _plain_head(model)
     ids = torch.arange(PROBE_TOKENS, device=weight.device)[None] % weight.shape[0]
     training = model.training
+    # Dropout would differ between the two passes.
     model.eval()
     try:
         with torch.autocast(weight.device.type, torch.bfloat16, enabled=half_only(model)):

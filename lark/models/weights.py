@@ -160,6 +160,7 @@ def loading(label: str) -> Iterator[None]:
     """Report any error of transformers while it loads a model as one of the model: its files can contain
     anything.
     """
+    # A bar per model would fill the logs of workers.
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # what it would warn about is an error here
     try:

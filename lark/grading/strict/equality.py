@@ -54,6 +54,7 @@ def compare(prediction: str, gold: str) -> bool:
     sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
     try:
         return _is_right(prediction, gold)
+    # The parser and sympy raise errors of many kinds on texts that nobody foresaw.
     except Exception:
         return False
 
@@ -62,12 +63,14 @@ def _is_right(prediction: str, gold: str) -> bool:
     expected = tuple(tokenize(with_words(gold), _Everything()))
     commands = {token.text for token in expected if token.kind is TokenKind.COMMAND}
     predicted = tuple(tokenize(prediction, letters(expected) | commands))
+    # Equal tokens need no reading: a gold answer that cannot be read can be answered all the same.
     if without_period(predicted) == without_period(expected) or is_prose_of(predicted, gold):
         return True
     if is_one_letter(expected) and expected[0].text not in texts_of(predicted):
         return False  # not `a` for the letter A; for the option (A) it is right
     if has_factor_behind(predicted) and not has_factor_behind(expected):
         return False
+    # The gold answer first: its letters decide which letters of the prediction are values.
     gold_answer = read_answer(expected, frozenset(), is_gold=True)
     symbols = value_letters(*gold_answer.statements)
     return same_answer(read_answer(predicted, symbols), gold_answer)

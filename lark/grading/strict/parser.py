@@ -114,11 +114,12 @@ class _Parser:
     def value(self, tokens: Tokens) -> Value:
         tokens = without_outer_brackets(tokens)
         require(tokens, "no value")
+        # From the loosest to the closest connection: unions, then brackets, then ratios.
         parts, operators = split(tokens, _SET_OPERATORS)
         if operators:
             first, *rest = map(self.value, parts)
             return SetExpression(first, tuple(zip(operators, rest, strict=True)))
-        if any(token.text.startswith(r"\begin") for token in tokens):
+        if r"\begin" in source(tokens):
             return _matrix(tokens)
         is_label = not self.reading.is_gold and tokens[0].text not in self.reading.symbols
         if is_label and is_named_point(tokens):

@@ -136,6 +136,7 @@ def _hundredth(value: Expression) -> Expression:
 
 def same_value(predicted: Value, expected: Value) -> bool:
     """Compare two values. Different kinds are equal only as sets, as words, or as a ratio and a fraction."""
+    # The order matters: a ratio is in brackets as well, and everything that is left may still be a set.
     match predicted, expected:
         case Expression(), Expression():
             same = same_expression(predicted, expected)

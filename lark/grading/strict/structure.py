@@ -5,6 +5,7 @@ it, and `equality` compares it.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 from lark.grading.strict.answer_tokens import Tokens
 from lark.grading.strict.expressions import Expression
@@ -125,7 +126,8 @@ def _letters(value: Value) -> frozenset[str]:
         case Bracketed():
             return value_letters(*value.items)
         case Matrix():
-            return frozenset[str]().union(*(cell.letters for row in value.rows for cell in row))
+            cells = chain.from_iterable(value.rows)
+            return frozenset[str]().union(*(cell.letters for cell in cells))
         case _:
             return frozenset()
 
