@@ -48,7 +48,7 @@ def require_files(checkpoint: "Checkpoint") -> None:
     if missing:
         raise LarkError(
             f"{checkpoint.label}: its weights should be in {min(missing)!r}, which is not a file in the folder."
-            " Download the model again."
+            f" Download the model again, with its {WEIGHT_INDEX} if it has several files."
         )
 
 
