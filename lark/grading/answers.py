@@ -42,25 +42,28 @@ class _Box:
 
     start: int
     content: slice
-    end: int
+    end: int | None = None
+    """None if the box is never closed."""
 
 
-def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box | None]:
-    """All boxes in the order in which they open; None for a box that is never closed. One pass."""
-    boxes: list[_Box | None] = []
-    open_braces: list[tuple[int, re.Match[str]] | None] = []
-    """For each open brace, the place of its box in `boxes` and where it opens; None if it is not a box's."""
+def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box]:
+    """All boxes in the order in which they open. One pass."""
+    boxes: list[_Box] = []
+    open_braces: list[int | None] = []
+    """For each open brace, the place of its box in `boxes`; None if it is not a box's."""
     for match in token.finditer(text):
         if match.lastgroup == "bare":
             boxes.append(_Box(match.start(), slice(*match.span("bare")), match.end()))
         elif match.lastgroup == "open":
-            open_braces.append((len(boxes), match))
-            boxes.append(None)
+            open_braces.append(len(boxes))
+            boxes.append(_Box(match.start(), slice(match.end(), None)))
         elif match[0] == "{":
             open_braces.append(None)
-        elif match[0] == "}" and open_braces and (opened := open_braces.pop()):
-            index, opening = opened
-            boxes[index] = _Box(opening.start(), slice(opening.end(), match.start()), match.end())
+        elif match[0] == "}" and open_braces:
+            index = open_braces.pop()
+            if index is not None:
+                opened = boxes[index]
+                boxes[index] = _Box(opened.start, slice(opened.content.start, match.start()), match.end())
     return boxes
 
 
@@ -73,7 +76,7 @@ def extract_boxed(text: str) -> str | None:
     paper's rule is `\\boxed{…}`.
     """
     boxes = _find_boxes(text, _PAPER_TOKEN)
-    if not boxes or boxes[-1] is None:
+    if not boxes or boxes[-1].end is None:
         return None
     return text[boxes[-1].content].strip() or None
 
@@ -82,34 +85,27 @@ def boxed_places(text: str) -> list[slice]:
     """Places of the contents of all closed boxes, in the order in which they open, by the rules of
     `extract_boxed`.
     """
-    return [box.content for box in _find_boxes(text, _PAPER_TOKEN) if box is not None]
+    return [box.content for box in _find_boxes(text, _PAPER_TOKEN) if box.end is not None]
 
 
 def unboxed(text: str) -> str:
     """The text with the contents of its boxes in their place. A box that either grader would read is
     removed, closed or not.
     """
+    return _without(text, slice(0, len(text)), _find_boxes(text, _LENIENT_TOKEN))
+
+
+def _without(text: str, part: slice, boxes: list[_Box]) -> str:
+    """A part of the text without the commands and braces of the boxes in it."""
     cuts: list[tuple[int, int]] = []
-    is_box: list[bool] = []
-    """For each open brace, True if it is that of a box."""
-    for match in _LENIENT_TOKEN.finditer(text):
-        if match.lastgroup == "bare":
-            cuts.append((match.start(), match.start("bare")))
-        elif match.lastgroup == "open":
-            cuts.append(match.span())
-            is_box.append(True)
-        elif match[0] == "{":
-            is_box.append(False)
-        elif match[0] == "}" and is_box and is_box.pop():
-            cuts.append(match.span())
-    return _without(text, slice(0, len(text)), cuts)
-
-
-def _without(text: str, part: slice, cuts: list[tuple[int, int]]) -> str:
-    """A part of the text without the cuts in it, which are in order and do not overlap."""
+    for box in boxes:
+        cuts.append((box.start, box.content.start))
+        if box.end is not None:
+            cuts.append((box.content.stop, box.end))
     pieces: list[str] = []
     start = part.start
-    for cut_start, cut_end in cuts:
+    # In the order of the text: a nested box closes before the one around it, but opens after it.
+    for cut_start, cut_end in sorted(cuts):
         pieces.append(text[start:cut_start])
         start = cut_end
     pieces.append(text[start : part.stop])
@@ -143,15 +139,16 @@ def extract_boxed_list(text: str) -> str | None:
     Of nested boxes, the outer one counts with everything in it.
     """
     boxes = _find_boxes(text, _LENIENT_TOKEN)
-    if not boxes or boxes[-1] is None or not text[boxes[-1].content].strip():
+    if not boxes or boxes[-1].end is None or not text[boxes[-1].content].strip():
         return None
     answer = ""
     following: _Box | None = None
+    # Backwards, because the last box of the text is the answer, and a list ends with it.
     for box, inner in reversed(_nested(boxes)):
-        joint = _joint(text, box, following) if box and following else ""
-        if box is None or joint is None:
+        joint = _joint(text, box, following) if following else ""
+        if box.end is None or joint is None:
             break
-        content = _without_boxes(text, box, inner)
+        content = _without(text, box.content, inner).strip()
         if not content or (following and content == answer):
             break
         answer = content + joint + answer
@@ -159,33 +156,23 @@ def extract_boxed_list(text: str) -> str | None:
     return answer or None
 
 
-def _nested(boxes: list[_Box | None]) -> list[tuple[_Box | None, list[_Box]]]:
+def _nested(boxes: list[_Box]) -> list[tuple[_Box, list[_Box]]]:
     """The boxes that are not in another box, each with the boxes in it."""
-    outer: list[tuple[_Box | None, list[_Box]]] = []
+    outer: list[tuple[_Box, list[_Box]]] = []
     end = 0
     for box in boxes:
-        if box is not None and box.end <= end:
+        if box.end is not None and box.end <= end:
             outer[-1][1].append(box)
         else:
             outer.append((box, []))
-            end = box.end if box else end
+            end = box.end or end
     return outer
-
-
-def _without_boxes(text: str, box: _Box, inner: list[_Box]) -> str:
-    """The content of a box without the commands and braces of the boxes in it."""
-    cuts: list[tuple[int, int]] = []
-    for nested in inner:
-        cuts.append((nested.start, nested.content.start))
-        cuts.append((nested.content.stop, nested.end))
-    return _without(text, box.content, sorted(cuts)).strip()
 
 
 def _joint(text: str, box: _Box, following: _Box) -> str | None:
     """The text that joins two boxes of a list; None if they are not a list."""
     between = text[box.end : following.start]
-    is_near = 0 <= following.start - box.end <= _LONGEST_GLUE
-    if not is_near or "</think>" in between:
+    if len(between) > _LONGEST_GLUE or "</think>" in between:
         return None
     glue = _GLUE.sub("", between).lower()
     if glue.strip(",;()") == "or" or not glue:

@@ -42,9 +42,9 @@ def _latex_fraction(match: re.Match[str]) -> Fraction | None:
     value = numerator / denominator
     if integer_part is not None:
         integer = _plain_number(integer_part)
-        are_whole = integer is not None and _are_whole(integer, numerator, denominator)
+        is_proper = 0 < numerator < denominator and numerator.denominator == denominator.denominator == 1
         # Before an improper fraction, a number is a factor or a mistake.
-        if integer is None or not are_whole or not 0 < numerator < denominator:
+        if integer is None or integer.denominator != 1 or not is_proper:
             return None
         value += integer
     return -value if sign == "-" else value
@@ -64,10 +64,6 @@ def _plain_number(text: str) -> Fraction | None:
 def _literal_value(literal: re.Match[str]) -> int:
     sign, digits = literal.groups()
     return int(sign + digits, base=0)
-
-
-def _are_whole(*numbers: Fraction) -> bool:
-    return all(number.denominator == 1 for number in numbers)
 
 
 _ARGUMENT = r"(\\(?!frac|sqrt)[A-Za-z]+|[^\s\\{}\[\]])"

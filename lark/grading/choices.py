@@ -116,6 +116,7 @@ def choice_letter(answer: str) -> str | None:
     if match is None or not _is_enclosed(match["open"], match["end"][:1]):
         return None
     letter = match["letter"].upper()
+    # Options that are written in full-width, mathematical, Greek or Cyrillic letters count, too.
     rest = unicodedata.normalize("NFKC", text[match.end() :].translate(_LOOKALIKES))
     rest = _SYMBOLS.sub("symbol", _SPECIES.sub("species", rest))
     # `B) No` is an option's text, but `B no` takes the choice back.

@@ -126,11 +126,6 @@ class Verifier:
     """
 
     def __init__(self, processes: int = 2, timeout: float = 5.0) -> None:
-        if processes < 1 or timeout <= 0:
-            raise LarkError(
-                f"The verify grader needs processes >= 1 and timeout > 0, not processes={processes},"
-                f" timeout={timeout}."
-            )
         self.processes = processes
         self.timeout = timeout
         self.cut_off = 0
@@ -196,6 +191,7 @@ class Verifier:
                 for worker in self._workers:
                     if tasks and worker.is_ready and worker.task is None:
                         worker.give(tasks.popleft(), self.timeout)
+                # After idle workers have their tasks, so that no process is started for nothing.
                 while self._needs_worker(len(tasks)):
                     worker = _Worker()
                     self._workers.append(worker)
@@ -235,6 +231,7 @@ class Verifier:
         if task is None:
             return
         task.crashes += 1
+        # A crash may be due to the machine, such as a lack of memory, so one more try is fair.
         if code in _TIME_IS_UP or task.crashes == 2:
             self.cut_off += 1
             settle(task, False)

@@ -22,18 +22,16 @@ A 4-D bool mask made by hand is wrong in eager attention, which adds it to the s
 import logging
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from lark.config import Student
 from lark.errors import LarkError, first_line
 from lark.models.varlen import SEGMENTS, VARLEN, Segments
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ def automatic(device: str, half: bool) -> str:
     return VARLEN if half and device != "cpu" else "sdpa"
 
 
-def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
+def attention(student: Student, device: str, config: PreTrainedConfig) -> str:
     """The effective implementation for a model with this config.
 
     Attention that sdpa does not compute needs another one. transformers would ignore a soft cap with sdpa,
@@ -70,7 +68,7 @@ def attention(student: Student, device: str, config: "PreTrainedConfig") -> str:
     return "eager"
 
 
-def _why_not_sdpa(config: "PreTrainedConfig") -> str | None:
+def _why_not_sdpa(config: PreTrainedConfig) -> str | None:
     """The part of a model's attention that sdpa and the variable-length kernel do not compute, or None."""
     softcap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
     if softcap is not None:
@@ -81,24 +79,24 @@ def _why_not_sdpa(config: "PreTrainedConfig") -> str | None:
     return None
 
 
-def half_only(model: "PreTrainedModel") -> bool:
+def half_only(model: PreTrainedModel) -> bool:
     """Whether the model's attention has no float32: flash attention, and kernels from the hub."""
     implementation = str(model.config._attn_implementation)
     return "flash" in implementation or "/" in implementation
 
 
-def separates(model: "PreTrainedModel") -> bool:
+def separates(model: PreTrainedModel) -> bool:
     """Whether the model's attention processes packs without a mask, so that packing saves work in scoring."""
     return model.config._attn_implementation in (VARLEN, SEGMENTS) or half_only(model)
 
 
-def separate_segments(model: "PreTrainedModel") -> None:
+def separate_segments(model: PreTrainedModel) -> None:
     """Make `sdpa` process each trajectory of a pack separately. The other implementations are unchanged."""
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(SEGMENTS)
 
 
-def supports_packing(model: "PreTrainedModel", half: bool = False, doing: str = "Training on") -> bool:
+def supports_packing(model: PreTrainedModel, half: bool = False, doing: str = "Training on") -> bool:
     """Whether trajectories can be packed for this model on this device. If not, the reason is logged;
     batches are padded.
     """
@@ -111,7 +109,7 @@ def supports_packing(model: "PreTrainedModel", half: bool = False, doing: str = 
 
 
 @torch.no_grad()
-def supports_prefixes(model: "PreTrainedModel") -> bool:
+def supports_prefixes(model: PreTrainedModel) -> bool:
     """Whether trajectories of a pack can share their beginning (`Segments.prefixes`), tried on a few tokens.
 
     Not every family passes the prefixes on to its attention. Call this after `supports_packing`.
@@ -151,7 +149,7 @@ class _Errors:
     """The largest gradient that reaches a neighbour, in the same units."""
 
 
-def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> None:
+def assert_packing_separates(model: PreTrainedModel, half: bool = False) -> None:
     """Raise unless three packed trajectories have the same logits as alone, and none depends on another's
     tokens.
 
@@ -181,10 +179,11 @@ def assert_packing_separates(model: "PreTrainedModel", half: bool = False) -> No
         )
 
 
-def _packing_errors(model: "PreTrainedModel") -> _Errors:
+def _packing_errors(model: PreTrainedModel) -> _Errors:
     """Measure the errors on random tokens. An implementation that has no backward pass on this device
     raises an error.
     """
+    # Different lengths, so that a boundary in the wrong place shows.
     sizes = [7, 12, 5]
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
@@ -220,7 +219,7 @@ def _packing_errors(model: "PreTrainedModel") -> _Errors:
 
 
 def _with_gradient(
-    model: "PreTrainedModel", run: Callable[[], Tensor], left_out: slice
+    model: PreTrainedModel, run: Callable[[], Tensor], left_out: slice
 ) -> tuple[Tensor, Tensor | None]:
     """The result of `run`, and the gradient at the embedded tokens of its log-normalisers, except `left_out`.
 
@@ -239,6 +238,7 @@ def _with_gradient(
         handle.remove()
     if not torch.is_grad_enabled():
         return result, None
+    # Log-normalisers depend on all logits, so every path through attention has a gradient.
     normalisers = result.logsumexp(-1)
     objective = normalisers.sum() - normalisers[:, left_out].sum()
     parts = torch.autograd.grad(objective, embedded, allow_unused=True, materialize_grads=True)

@@ -9,7 +9,7 @@ that looks like a control token stays text (literal.py).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,8 @@ class ChatFormat:
             return [self._with_offsets(dialogue, max_length) for dialogue in dialogues]
         conversations = [self.renderer.segments(dialogue) for dialogue in dialogues]
         # Every text once, because candidates share their prompt.
-        texts = list(dict.fromkeys(segment.text for segments in conversations for segment in segments))
+        segments_of_all = chain.from_iterable(conversations)
+        texts = list(dict.fromkeys(segment.text for segment in segments_of_all))
         ids_of = dict(zip(texts, self.literal.tokenise_many(texts), strict=True))
         encoded = []
         for segments in conversations:
@@ -177,6 +178,7 @@ class ChatFormat:
         """One sequence of all segments, with the end of the last turn."""
         ids = joined(parts)
         ids.append(self.end_of_turn)
+        # Turns after the limit become empty, and are left out below.
         edges = [min(edge, max_length) for edge in accumulate(map(len, parts), initial=0)]
         spans = zip(pairwise(edges), segments, strict=True)
         prompt, *context = [span for span, segment in spans if not segment.loss]

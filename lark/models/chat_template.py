@@ -36,7 +36,6 @@ THOUGHT = "One and one."
 
 def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **options: Any) -> str:
     """Render messages with the tokenizer's chat template. Errors of the template are reported as such."""
-    checks.check_template_length(tokenizer)
     conversation: Any = list(messages)
     try:
         with limited(checks.named(tokenizer)):
@@ -50,7 +49,6 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], **
         raise checks.CannotWriteError(
             f"{checks.named(tokenizer)} fails ({first_line(error)}). {checks.remedy(tokenizer)}"
         ) from error
-    checks.check_rendering_length(tokenizer, text)
     return str(text)
 
 
@@ -65,6 +63,7 @@ def control_tokens(
     """The added tokens that the template writes around the turns of a conversation."""
     system, user, answer = ({"role": role, "content": "x"} for role in ("system", "user", "assistant"))
     ids: set[int] = set()
+    # Some tokens are written only after an answer, or only before a system turn.
     for messages in ([user, answer, user], [system, user], [user]):
         with contextlib.suppress(LarkError):  # some templates refuse a system turn
             text = render(tokenizer, messages, **{**(variables or {}), "add_generation_prompt": True})
@@ -96,7 +95,11 @@ class ChatTemplate:
         self.closes_thinking = prompt.rstrip().endswith(CLOSE)
         """Whether the prompt opens and closes it, so that the student does not think."""
         if not self.opens_thinking and not answered.startswith(prompt):
-            checks.refuse_changed_prompt(tokenizer)
+            checks.refuse(
+                tokenizer,
+                "changes the prompt once it is answered, so the scored prompt would differ from the one at"
+                " evaluation",
+            )
 
         reasoned = self.render([user, {**answer, **dict.fromkeys(THINKING_KEYS, THOUGHT)}])
         self.knows_thinking = THOUGHT in reasoned
@@ -179,5 +182,6 @@ class ChatTemplate:
                 tail = text[text.rindex(ANSWER) + len(ANSWER) :]
                 ids += [id for id in Literal(self.tokenizer).tokenise(tail) if id in special][:1]
         if not ids:
-            checks.refuse_endless(self.tokenizer)
+            problem = "ends an answer with no special token, so generation would never stop"
+            checks.refuse(self.tokenizer, problem)
         return tuple(dict.fromkeys(ids))

@@ -3,11 +3,11 @@
 `label` names the model by the setting that chose it, such as `student.path=<folder>`.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
+from lark.printing import some
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,24 +42,23 @@ def require_weight_map(weight_map: Any, label: str) -> None:
         )
 
 
-def require_indexed_files(checkpoint: "Checkpoint") -> None:
-    """Refuse an index that names files outside of its folder, or missing ones."""
-    for file in sorted(set(checkpoint.index.values())):
-        if Path(file).name != file or not (checkpoint.folder / file).is_file():
-            raise LarkError(
-                f"{checkpoint.label}: {WEIGHT_INDEX} names {file!r}, which is not a file in the folder."
-                " Download the model again."
-            )
-
-
-def refuse_files_beside_index(checkpoint: "Checkpoint") -> None:
-    """Transformers would ignore such a file, and vLLM would load it."""
-    indexed = set(checkpoint.index.values())
-    others = [file.name for file in checkpoint.files if file.name not in indexed]
-    if indexed and others:
+def require_files(checkpoint: "Checkpoint") -> None:
+    """Refuse a folder without one of its files of weights. An index may name files elsewhere, or lost ones."""
+    missing = checkpoint.expected_files - checkpoint.file_names
+    if missing:
         raise LarkError(
-            f"{checkpoint.label}: {others[0]} is in the folder, but {WEIGHT_INDEX} does not name it, so"
-            " programs would load different weights. Remove the file that does not belong to the model."
+            f"{checkpoint.label}: its weights should be in {min(missing)!r}, which is not a file in the folder."
+            f" Download the model again, with its {WEIGHT_INDEX} if it has several files."
+        )
+
+
+def refuse_other_files(checkpoint: "Checkpoint") -> None:
+    """Transformers would ignore such a file, and vLLM would load it."""
+    others = checkpoint.file_names - checkpoint.expected_files
+    if others:
+        raise LarkError(
+            f"{checkpoint.label}: {min(others)} is in the folder, but not named by {WEIGHT_INDEX}, so programs"
+            " would load different weights. Remove the file that does not belong to the model."
         )
 
 
@@ -74,17 +73,18 @@ def require_safetensors(checkpoint: "Checkpoint") -> None:
     )
 
 
-def refuse_tensors_in_two_files(checkpoint: "Checkpoint") -> None:
-    """Programs would differ in which of the two they use."""
-    file_of: dict[str, str] = {}
+def refuse_misplaced_tensors(checkpoint: "Checkpoint") -> None:
+    """Refuse an index that names another file for a tensor, or only one of two: programs would differ in
+    which tensor they use.
+    """
     for file, tensors in checkpoint.headers.items():
         for name in tensors:
-            if name in file_of:
+            indexed = checkpoint.index.get(name, file)
+            if indexed != file:
                 raise LarkError(
-                    f"{checkpoint.label}: the tensor {name} is in {file_of[name]} and in {file}. Remove one of"
-                    " them."
+                    f"{checkpoint.label}: {WEIGHT_INDEX} names {indexed} for the tensor {name}, but it is in"
+                    f" {file}. Download the model again."
                 )
-            file_of[name] = file
 
 
 def require_tied_head(checkpoint: "Checkpoint") -> None:
@@ -95,6 +95,7 @@ def require_tied_head(checkpoint: "Checkpoint") -> None:
     is_tied = checkpoint.config.get("tie_word_embeddings") is True
     if not is_tied or HEAD_WEIGHT not in checkpoint.tensors or len(embeddings) != 1:
         return
+    # Many programs write an equal copy, which does no harm.
     if not checkpoint.tensor(HEAD_WEIGHT).equal(checkpoint.tensor(embeddings[0])):
         raise LarkError(
             f"{checkpoint.label}: `tie_word_embeddings` in config.json says that {embeddings[0]} is the head"
@@ -103,49 +104,13 @@ def require_tied_head(checkpoint: "Checkpoint") -> None:
         )
 
 
-def require_layers(checkpoint: "Checkpoint") -> None:
-    """Refuse a config with more layers than tensors: building billions of layers would take hours."""
-    layers = checkpoint.config.get("num_hidden_layers")
-    tensors = len(checkpoint.tensors)
-    if isinstance(layers, int) and layers > tensors:
-        raise LarkError(
-            f"{checkpoint.label}: config.json has {layers} layers, but the checkpoint has only"
-            f" {tensors} tensors. {DO_NOT_FIT}"
-        )
-
-
-def require_index(checkpoint: "Checkpoint") -> None:
-    """Refuse several files without an index: transformers would read one of them, and vLLM all."""
-    others = [file.name for file in checkpoint.files if file.name != SINGLE_FILE]
-    if others and not checkpoint.index:
-        raise LarkError(
-            f"{checkpoint.label}: {WEIGHT_INDEX} is missing, and {others[0]} is not the usual file"
-            f" {SINGLE_FILE}, so it is unclear which files belong to the model. Download the model again, or"
-            " remove the files that do not belong to it."
-        )
-
-
-def require_indexed_tensors(checkpoint: "Checkpoint") -> None:
-    """Refuse an index that names the wrong file for a tensor."""
-    for name, file in checkpoint.index.items():
-        stored = checkpoint.tensors.get(name)
-        if stored is None or stored.file != file:
-            raise LarkError(
-                f"{checkpoint.label}: {WEIGHT_INDEX} names {file} for the tensor {name}, but it is not in it."
-                " Get the model again."
-            )
-
-
 STORED: tuple[Callable[["Checkpoint"], None], ...] = (
     refuse_adapter,
-    require_indexed_files,
-    refuse_files_beside_index,
     require_safetensors,
-    refuse_tensors_in_two_files,
+    require_files,
+    refuse_other_files,
+    refuse_misplaced_tensors,
     require_tied_head,
-    require_layers,
-    require_index,
-    require_indexed_tensors,
 )
 """Checks of a local checkpoint's files, in this order: later ones rely on earlier ones."""
 
@@ -184,16 +149,9 @@ def require_complete(loaded: "Loaded") -> None:
     }
     for verb, names in problems.items():
         if names:
-            raise LarkError(f"{loaded.label}: its checkpoint {verb} {_tensors(sorted(names))}. {DO_NOT_FIT}")
-
-
-def _tensors(names: Sequence[str]) -> str:
-    """`the tensor a`, or `5 tensors: a, b, c and 2 more`."""
-    if len(names) == 1:
-        return f"the tensor {names[0]}"
-    hidden = len(names) - TENSORS_SHOWN
-    rest = f" and {hidden} more" if hidden > 0 else ""
-    return f"{len(names)} tensors: {', '.join(names[:TENSORS_SHOWN])}{rest}"
+            noun = "tensor" if len(names) == 1 else "tensors"
+            tensors = some(sorted(names), TENSORS_SHOWN)
+            raise LarkError(f"{loaded.label}: its checkpoint {verb} the {noun} {tensors}. {DO_NOT_FIT}")
 
 
 def require_finite(loaded: "Loaded") -> None:

@@ -80,6 +80,7 @@ def pack_linears(model: nn.Module, gradients: bool = False) -> int:
         for name, layer in list(parent.named_children()):
             if not _can_be_packed(layer):
                 continue
+            # One layer is tried for all: the operators exist in a build of PyTorch or they do not.
             if not packed and not _works(layer):
                 return 0
             setattr(parent, name, PackedLinear(layer, gradients))

@@ -5,7 +5,6 @@ Everything else (scoring, training, vLLM) loads the converted folder, so no othe
 """
 
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,7 @@ def convert(job: Job) -> dict[str, Any]:
     file = Path(job.weights)
     torch.set_num_threads(job.machine.threads)  # on the CPU, even if the machine has GPUs
     transformers.logging.set_verbosity_error()
-    draft = job.folder / "draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    parameters = dequantise(file, draft)
-    for part in sorted(draft.iterdir()):
-        part.replace(job.folder / part.name)
-    draft.rmdir()
-    return {"parameters": parameters, "file": file.name}
+    return {"parameters": dequantise(file, job.folder), "file": file.name}
 
 
 def dequantise(file: Path, folder: Path) -> int:

@@ -6,18 +6,15 @@ chunks and never hold all logits at once.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from lark.errors import LarkError
 from lark.models.attention import half_only
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from lark.models.chat import Encoded
+from lark.models.chat import Encoded
 
 PROBE_TOKENS = 8
 """Length of the sequence on which `logit_rule` compares a rule with the model."""
@@ -57,7 +54,7 @@ PLAIN = LogitRule()
 
 
 @torch.no_grad()
-def logit_rule(model: "PreTrainedModel") -> LogitRule:
+def logit_rule(model: PreTrainedModel) -> LogitRule:
     """The rule of this model, found by comparing its logits with W x + b on a few tokens.
 
     The config alone is not enough: `logits_scaling` divides in Granite and multiplies in HyperCLOVA X. The
@@ -66,15 +63,9 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     model is on its device, because some attention runs only on GPUs.
     """
     weight, bias = _plain_head(model)
-    config = model.config.get_text_config()
-    softcap = getattr(config, "final_logit_softcapping", None)
-    rules = [LogitRule(softcap=softcap)]
-    for name in SCALES:
-        scale = getattr(config, name, None)
-        if scale:
-            rules += [LogitRule(float(scale), softcap), LogitRule(1 / float(scale), softcap)]
     ids = torch.arange(PROBE_TOKENS, device=weight.device)[None] % weight.shape[0]
     training = model.training
+    # Dropout would differ between the two passes.
     model.eval()
     try:
         with torch.autocast(weight.device.type, torch.bfloat16, enabled=half_only(model)):
@@ -85,7 +76,9 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     ours = hidden.float() @ weight.float().T
     if bias is not None:
         ours = ours + bias.float()
-    errors = {rule: _error(rule.logits(ours.clone()), theirs.float()) for rule in rules}
+    errors: dict[LogitRule, float] = {}
+    for rule in _possible_rules(model.config.get_text_config()):
+        errors[rule] = _error(rule.logits(ours.clone()), theirs.float())  # a copy: `logits` works in place
     best = min(errors, key=errors.__getitem__)
     # The model rounds its logits to its own precision, and sums in its own order.
     if not errors[best] <= max(16 * torch.finfo(theirs.dtype).eps, 1e-4):
@@ -97,6 +90,17 @@ def logit_rule(model: "PreTrainedModel") -> LogitRule:
     return best
 
 
+def _possible_rules(config: PreTrainedConfig) -> list[LogitRule]:
+    """Rules that agree with a config, of which the model follows one."""
+    softcap = getattr(config, "final_logit_softcapping", None)
+    rules = [LogitRule(softcap=softcap)]
+    for name in SCALES:
+        scale = float(getattr(config, name, None) or 0)
+        if scale:
+            rules += [LogitRule(scale, softcap), LogitRule(1 / scale, softcap)]
+    return rules
+
+
 def _error(ours: Tensor, theirs: Tensor) -> float:
     """Largest difference in units of the largest logit; infinite if the shapes differ."""
     if ours.shape != theirs.shape:
@@ -104,7 +108,7 @@ def _error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6))
 
 
-def _plain_head(model: "PreTrainedModel") -> tuple[Tensor, Tensor | None]:
+def _plain_head(model: PreTrainedModel) -> tuple[Tensor, Tensor | None]:
     """W [V, d] and b [V] of a Hugging Face causal LM."""
     layer = model.get_output_embeddings()
     weight = getattr(layer, "weight", None)
@@ -133,7 +137,7 @@ class Head:
         return self.weight.shape[0]
 
     @classmethod
-    def of(cls, model: "PreTrainedModel") -> "Head":
+    def of(cls, model: PreTrainedModel) -> "Head":
         """The head of a Hugging Face causal LM. It gives the model's own logits."""
         weight, bias = _plain_head(model)
         return cls(weight, bias, logit_rule(model))
@@ -165,7 +169,7 @@ class Head:
         return self.rule.logits(z)
 
 
-def last_hidden_state(model: "PreTrainedModel", input_ids: Tensor, **inputs: Any) -> Tensor:
+def last_hidden_state(model: PreTrainedModel, input_ids: Tensor, **inputs: Any) -> Tensor:
     """The input of the head of `model`, [batch, length, d]: the backbone's output after its final norm."""
     hidden: Tensor = model.base_model(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
     return hidden
@@ -176,7 +180,7 @@ def mixes(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
-def predicting(hidden: Tensor, encoded: "Encoded") -> Tensor:
+def predicting(hidden: Tensor, encoded: Encoded) -> Tensor:
     """[T, d] The hidden states that predict a trajectory's response tokens, from the states [>= length, d]
     of its tokens.
     """

@@ -84,7 +84,11 @@ class Literal:
         """`tokenise` for many texts, which are tokenised together on all threads."""
         cut = [text.split(MARK) for text in texts]
         tokens = tokenise(self.tokenizer, chain.from_iterable(cut))
-        return [joined(part.ids for part in islice(tokens, len(pieces))) for pieces in cut]
+        encoded = []
+        for pieces in cut:
+            parts = islice(tokens, len(pieces))  # `tokens` is one stream of the pieces of all texts
+            encoded.append(joined(part.ids for part in parts))
+        return encoded
 
     def tokenise_field(self, text: str) -> list[int]:
         """Token ids of a text that someone else wrote."""

@@ -75,6 +75,7 @@ def _load(
 
 def _prepared(model: PreTrainedModel, device: str) -> PreTrainedModel:
     """The model on its device, with the outputs that this project reads whatever config.json asks for."""
+    # With a cache, transformers does not separate the trajectories of a pack (attention.py).
     model.config.use_cache = False
     model.config.output_hidden_states = False
     model.config.output_attentions = False
@@ -103,7 +104,7 @@ def load_tokenizer(path: str, revision: str | None, label: str) -> PreTrainedTok
     except Exception as error:  # the tokenizers library raises plain exceptions for damaged files
         # A broken file of the model, or of the tokenizer by its name, is a better reason than the error.
         _config(path, revision, label)
-        _require_objects(path, revision, label)
+        _require_objects(path, revision)
         raise LarkError(f"{label}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     tokenizer = tokenizer_checks.require_agreement(result, label)
     tokenizer_checks.require_special_tokens(tokenizer, label)
@@ -140,16 +141,15 @@ def _agrees(tokenizer: PreTrainedTokenizerBase, file: Path) -> bool:
     return bool(tokenizer(PROBE, add_special_tokens=False)["input_ids"] == expected)
 
 
-def _require_objects(path: str, revision: str | None, label: str) -> None:
+def _require_objects(path: str, revision: str | None) -> None:
     """Refuse files of the tokenizer that are not JSON objects, by their names."""
     for name in ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(
+            OSError
+        ):  # a folder that does not exist, which is not this function's to report
             file = _file(path, name, revision)
             if file is not None:
-                try:
-                    read_object(file)
-                except LarkError as error:
-                    raise LarkError(f"{label}: its tokenizer cannot be loaded. {error}") from error
+                read_object(file)
 
 
 def _config(path: str, revision: str | None, label: str) -> PreTrainedConfig | None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 def right_padded(sequences: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
     """Stack sequences into [B, longest], padded on the right with `fill`."""
-    padded = torch.full((len(sequences), max(map(len, sequences))), fill, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        padded[row, : len(sequence)] = torch.tensor(sequence)
-    return padded
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    return pad_sequence(rows, batch_first=True, padding_value=fill)

@@ -6,18 +6,19 @@ a character, and some tokenizers drop the space before a first word.
 """
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """A token of sentencepiece for a single byte."""
+BYTE_LEVEL = {character: byte for byte, character in bytes_to_unicode().items()}
+"""The byte that each character of a byte-level token means."""
 ANCHOR = "a"
 """A token before the one that is decoded, because decoders treat the first token of a text differently."""
 
 
-def vocabulary_pieces(tokenizer: "PreTrainedTokenizerBase") -> tuple[list[bytes], list[bool]]:
+def vocabulary_pieces(tokenizer: PreTrainedTokenizerBase) -> tuple[list[bytes], list[bool]]:
     """The bytes of each id, and whether it is a control token. Empty bytes for an id without a token."""
     added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items()}
     names = {id: name for name, id in tokenizer.get_vocab().items()} | added
@@ -30,7 +31,7 @@ def vocabulary_pieces(tokenizer: "PreTrainedTokenizerBase") -> tuple[list[bytes]
     return pieces, [id in control for id in range(len(pieces))]
 
 
-def _piece(tokenizer: "PreTrainedTokenizerBase", name: str, decoder: str) -> bytes:
+def _piece(tokenizer: PreTrainedTokenizerBase, name: str, decoder: str) -> bytes:
     """The bytes of a token of the vocabulary. `decoder`: the description of the tokenizer's decoder."""
     if "ByteLevel" in decoder and BYTE_LEVEL.keys() >= set(name):
         return bytes(BYTE_LEVEL[character] for character in name)
@@ -40,23 +41,8 @@ def _piece(tokenizer: "PreTrainedTokenizerBase", name: str, decoder: str) -> byt
     return _decoded(tokenizer, name).encode()
 
 
-def _decoded(tokenizer: "PreTrainedTokenizerBase", name: str) -> str:
+def _decoded(tokenizer: PreTrainedTokenizerBase, name: str) -> str:
     """A token's text after another token."""
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
     join = tokenizer.convert_tokens_to_string if decoder is None else decoder.decode
     return str(join([ANCHOR, name])).removeprefix(ANCHOR)
-
-
-def _byte_level() -> dict[str, int]:
-    """The byte that each character of a byte-level token means: itself if it is visible, otherwise by its
-    number from 256 on.
-    """
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    characters = {chr(byte): byte for byte in visible}
-    for number, byte in enumerate(hidden):
-        characters[chr(256 + number)] = byte
-    return characters
-
-
-BYTE_LEVEL = _byte_level()

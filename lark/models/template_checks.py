@@ -13,10 +13,6 @@ from lark.errors import LarkError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LONGEST_TEMPLATE = 1 << 20
-"""Limit for the characters of a template."""
-LONGEST_RENDERING = 1 << 26
-"""Limit for the characters that a template may write."""
 ADDRESS = re.compile(r"\S+ at 0x[0-9a-f]+>")
 """An object that a template writes instead of its value."""
 END_TOKENS = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "plain": ""}
@@ -65,35 +61,11 @@ def require_template_file(path: Path, template: str, templates: Path) -> None:
         )
 
 
-def check_template_length(tokenizer: "PreTrainedTokenizerBase") -> None:
-    template = tokenizer.chat_template
-    if isinstance(template, str) and len(template) > LONGEST_TEMPLATE:
-        raise LarkError(f"{named(tokenizer)} is longer than {LONGEST_TEMPLATE:,} characters.")
-
-
-def check_rendering_length(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
-    if len(text) > LONGEST_RENDERING:
-        raise LarkError(
-            f"{named(tokenizer)} writes {len(text):,} characters; at most {LONGEST_RENDERING:,} are allowed."
-        )
-
-
 def refuse_address(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
     """Refuse a template that writes the address of an object."""
     address = ADDRESS.search(text)
     if address is not None:
         refuse(tokenizer, f"writes an address in memory, which differs between processes ({address[0]})")
-
-
-def refuse_changed_prompt(tokenizer: "PreTrainedTokenizerBase") -> NoReturn:
-    refuse(
-        tokenizer,
-        "changes the prompt once it is answered, so the scored prompt would differ from the one at evaluation",
-    )
-
-
-def refuse_endless(tokenizer: "PreTrainedTokenizerBase") -> NoReturn:
-    refuse(tokenizer, "ends an answer with no special token, so generation would never stop")
 
 
 # A conversation.

@@ -110,6 +110,7 @@ def _left_out_of_turn(message: Message, text: str, thinking: bool) -> str | None
 
 def _lacks_call(message: Message, rendered: str, texts: str) -> bool:
     """True if the name of a called function is in the rendering only because the `texts` in it have it."""
+    # Not the arguments, which templates write in many ways.
     names = [str(call["function"]["name"]) for call in message.get("tool_calls") or ()]
     return any(rendered.count(name) <= texts.count(name) for name in names)
 

@@ -138,17 +138,21 @@ def packed_attention(
     _refuse_unknown(module, kwargs)
     if "sliding_window" in kwargs:
         _passes_window.add(type(getattr(module, "config", None)))
+    # An argument that is None leaves the choice to the module, as in transformers.
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     length = query.shape[2]
     is_pack = attention_mask is None and causal and len(query) == 1 and length == key.shape[2]
     segments = _segments(kwargs, position_ids, length) if is_pack else None
     window = None if segments is None else _window(kwargs.get("sliding_window"), segments)
+    # One segment without a window is what sdpa computes by itself.
     if segments is None or (len(segments.boundaries) == 2 and window is None):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask,
             dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs,
         )  # fmt: skip
+    # Both kernels take the tokens first: [t, heads, head_dim].
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    # Queries and keys are cut at the same places, so every bound is given twice.
     bounds = (segments.boundaries, segments.boundaries, segments.longest, segments.longest)
     settings: dict[str, Any] = {
         "scale": scaling,
@@ -156,7 +160,7 @@ def packed_attention(
         "enable_gqa": q.shape[1] != k.shape[1],
     }
     dtype = _precision(value)
-    gpu_kernel = gpu_kernel and segments.prefixes is None
+    gpu_kernel = gpu_kernel and segments.prefixes is None  # a prefix is not next to its segment in the row
     reason = why_not_kernel(q, v, dtype, dropout) if gpu_kernel else "student.attention=sdpa"
     if reason is None:
         output = varlen_attn(q.to(dtype), k.to(dtype), v.to(dtype), *bounds, **settings)

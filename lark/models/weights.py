@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from lark.errors import LarkError, first_line, is_out_of_memory
 from lark.models import checks
-from lark.models.checks import WEIGHT_INDEX
+from lark.models.checks import SINGLE_FILE, WEIGHT_INDEX
 from lark.reading.untrusted import read_object, readable_object
 
 STRICT: dict[str, Any] = {
@@ -74,6 +74,15 @@ class Checkpoint:
         checks.require_weight_map(weight_map, self.label)
         return dict(weight_map)
 
+    @property
+    def file_names(self) -> set[str]:
+        return {file.name for file in self.files}
+
+    @property
+    def expected_files(self) -> set[str]:
+        """Names of the files that transformers loads."""
+        return set(self.index.values()) or {SINGLE_FILE}
+
     @cached_property
     def headers(self) -> dict[str, dict[str, StoredTensor]]:
         """The tensors of each file."""
@@ -95,7 +104,6 @@ class Checkpoint:
         return tensors
 
     def tensor(self, name: str) -> Tensor:
-        """The values of a tensor."""
         with self._opened(self.folder / self.tensors[name].file) as opened:
             values: Tensor = opened.get_tensor(name)
         return values
@@ -152,6 +160,7 @@ def loading(label: str) -> Iterator[None]:
     """Report any error of transformers while it loads a model as one of the model: its files can contain
     anything.
     """
+    # A bar per model would fill the logs of workers.
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # what it would warn about is an error here
     try:

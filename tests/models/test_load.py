@@ -74,13 +74,16 @@ def test_attention_that_cannot_be_imported_is_a_sentence(attention: str) -> None
         ("{broken", r"generation_config\.json: broken JSON"),
         ("[]", r"generation_config\.json: a JSON object is expected"),
         ("[" * 100_000, r"generation_config\.json: the JSON is nested too deeply"),
-        ('{"eos_token_id": "</s>"}', "`eos_token_id` must be a token's number or a list of them, not '</s>'"),
+        (
+            '{"eos_token_id": "</s>"}',
+            "`eos_token_id` must be a token's number .* or a list of them, not '</s>'",
+        ),
         (
             '{"eos_token_id": [2, null]}',
-            "`eos_token_id` must be a token's number or a list of them, not null",
+            "`eos_token_id` must be a token's number .* or a list of them, not null",
         ),
         ('{"eos_token_id": -1}', "not -1"),
-        ('{"eos_token_id": [2, 5000]}', r"`eos_token_id` has 5000, but the tokenizer has only \d+ tokens"),
+        ('{"eos_token_id": [2, 5000]}', r"must be a token's number \(0 to \d+\) or a list of them, not 5000"),
     ],
 )
 def test_a_broken_generation_config_does_not_lose_its_stop_tokens(

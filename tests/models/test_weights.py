@@ -95,14 +95,14 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
 DAMAGE = {
     "missing": f"lacks the tensor {UP}",
     "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
-    "beside an index": r"model\.safetensors is in the folder, but .*\.index\.json does not name it",
+    "beside an index": r"model\.safetensors is in the folder, but not named by model\.safetensors\.index\.json",
     "shape": f"has the wrong shape for the tensor {UP}",
-    "twice": f"the tensor {UP} is in a.safetensors and in b.safetensors",
-    "outside": r"names '\.\./b\.safetensors', which is not a file in the folder",
+    "twice": f"names b.safetensors for the tensor {UP}, but it is in a.safetensors",
+    "outside": r"should be in '\.\./b\.safetensors', which is not a file in the folder",
     "index": "has no `weight_map`",
     "adapter": "is an adapter for another model",
-    "two files": r"extra\.safetensors is not the usual file model\.safetensors",
-    "elsewhere": f"names b.safetensors for the tensor {UP}, but it is not in it",
+    "two files": r"extra\.safetensors is in the folder, but not named by",
+    "elsewhere": f"names b.safetensors for the tensor {UP}, but it is in a.safetensors",
     "config": "the model cannot be loaded",
     "pickle": r"pytorch_model\.bin is a pickle, which can execute code",
     "truncated": "cannot be read",
@@ -167,15 +167,6 @@ def test_a_student_whose_embeddings_are_all_zero_is_refused(folder: Path) -> Non
     change(folder, **{name: torch.zeros_like(load_file(folder / "model.safetensors")[name])})
     with pytest.raises(LarkError, match="all of its embeddings are zero"):
         load_model(str(folder), composed().student, "cpu")
-
-
-def test_a_config_with_more_layers_than_the_checkpoint_has_tensors_is_refused_at_once(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**9}))
-    with pytest.raises(LarkError, match="has 1000000000 layers, but the checkpoint has only"):
-        load_model(str(folder), composed().student, "cpu")
-    with pytest.raises(LarkError, match="has 1000000000 layers, but the checkpoint has only"):
-        check_complete(str(folder), None, "student")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from lark.grading.strict.notation import GREEK
 
@@ -47,24 +48,11 @@ class Token:
 Tokens = tuple[Token, ...]
 
 
-def mark(text: str) -> Token:
-    return Token(TokenKind.MARK, text)
-
-
-def number(text: str) -> Token:
-    return Token(TokenKind.NUMBER, text)
-
-
-def command(text: str) -> Token:
-    return Token(TokenKind.COMMAND, text)
-
-
-def letter(text: str) -> Token:
-    return Token(TokenKind.LETTER, text)
-
-
-def word(text: str) -> Token:
-    return Token(TokenKind.WORD, text)
+mark = partial(Token, TokenKind.MARK)
+number = partial(Token, TokenKind.NUMBER)
+command = partial(Token, TokenKind.COMMAND)
+letter = partial(Token, TokenKind.LETTER)
+word = partial(Token, TokenKind.WORD)
 
 
 def source(tokens: Sequence[Token]) -> str:

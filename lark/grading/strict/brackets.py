@@ -1,6 +1,6 @@
 """Brackets in the tokens of an answer: parts outside of them, what they enclose, braces that nobody sees."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from lark.grading.strict.answer_tokens import Token, Tokens
 from lark.grading.strict.notation import ARGUMENT_COUNTS, CLOSING, OPENING
@@ -41,7 +41,7 @@ def _unbalanced(depth: int) -> UnreadableError:
     return UnreadableError("a bracket that is not closed")
 
 
-def end_of_group(tokens: Tokens) -> int:
+def end_of_group(tokens: Sequence[Token]) -> int:
     """The index of the bracket that closes the first one."""
     depth = 0
     for i, token in enumerate(tokens):
@@ -51,7 +51,7 @@ def end_of_group(tokens: Tokens) -> int:
     raise _unbalanced(depth=1)
 
 
-def is_enclosed(tokens: Tokens) -> bool:
+def is_enclosed(tokens: Sequence[Token]) -> bool:
     """True if the first bracket closes at the last token."""
     return tokens[0].text in ALL_OPENING and end_of_group(tokens) == len(tokens) - 1
 
@@ -96,13 +96,8 @@ def without_idle_braces(tokens: list[Token]) -> list[Token]:
     return visible
 
 
-def _is_one_thing(tokens: list[Token]) -> bool:
+def _is_one_thing(tokens: Sequence[Token]) -> bool:
     """True for one number, one symbol, or something in parentheses."""
     if len(tokens) == 1:
         return tokens[0].is_number or tokens[0].is_symbol
-    depth = 0
-    for i, token in enumerate(tokens):
-        depth += (token.text == "(") - (token.text == ")")
-        if depth == 0:
-            return 0 < i == len(tokens) - 1
-    return False
+    return len(tokens) > 1 and tokens[0].text == "(" and is_enclosed(tokens)

@@ -7,7 +7,7 @@ only if it has the gold answer's tokens.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy  # type: ignore[import-untyped]
 
@@ -54,6 +54,7 @@ def compare(prediction: str, gold: str) -> bool:
     sympy.core.random.seed(0)  # sympy tests random points: use the same ones for the same pair
     try:
         return _is_right(prediction, gold)
+    # The parser and sympy raise errors of many kinds on texts that nobody foresaw.
     except Exception:
         return False
 
@@ -62,14 +63,16 @@ def _is_right(prediction: str, gold: str) -> bool:
     expected = tuple(tokenize(with_words(gold), _Everything()))
     commands = {token.text for token in expected if token.kind is TokenKind.COMMAND}
     predicted = tuple(tokenize(prediction, letters(expected) | commands))
+    # Equal tokens need no reading: a gold answer that cannot be read can be answered all the same.
     if without_period(predicted) == without_period(expected) or is_prose_of(predicted, gold):
         return True
     if is_one_letter(expected) and expected[0].text not in texts_of(predicted):
         return False  # not `a` for the letter A; for the option (A) it is right
     if has_factor_behind(predicted) and not has_factor_behind(expected):
         return False
+    # The gold answer first: its letters decide which letters of the prediction are values.
     gold_answer = read_answer(expected, frozenset(), is_gold=True)
-    symbols = frozenset[str]().union(*map(value_letters, gold_answer.statements))
+    symbols = value_letters(*gold_answer.statements)
     return same_answer(read_answer(predicted, symbols), gold_answer)
 
 
@@ -112,8 +115,8 @@ def _collection(answer: Answer) -> _Collection:
     statements = _joined(answer)
     kind = "one" if len(statements) == 1 else "list"
     items = statements
-    if kind == "one" and not statements[0].rounded and len(statements[0].values) == 1:
-        value = statements[0].values[0]
+    if kind == "one" and not statements[0].rounded:
+        value = statements[0].only_value
         if isinstance(value, Bracketed) and (value.opening, value.closing) in _COLLECTIONS:
             kind = _COLLECTIONS[value.opening, value.closing]
             items = list(value.items)
@@ -197,21 +200,23 @@ def _joined(answer: Answer) -> list[Statement]:
     operator = {frozenset({"or"}): r"\cup", frozenset({"and"}): r"\cap"}.get(answer.joints)
     inequalities: list[Inequality] = []
     for statement in answer.statements:
-        if len(statement.values) == 1 and isinstance(statement.values[0], Inequality):
-            inequalities.append(statement.values[0])
+        value = statement.only_value
+        if isinstance(value, Inequality):
+            inequalities.append(value)
     is_complete = len(inequalities) == len(answer.statements)
     if operator is None or not is_complete or len(set(map(variable_of, inequalities))) > 1:
         return list(answer.statements)
-    return [Statement((), (combined_sets(inequalities, operator),), units=(None,))]
+    return [Statement((), ((combined_sets(inequalities, operator), None),))]
 
 
 def _signs(statement: Statement) -> list[Statement]:
     """The statement with the upper and with the lower signs of `\\pm` and `\\mp`, if it has any."""
-    value = statement.values[0] if len(statement.values) == 1 else None
+    value = statement.only_value
     if not isinstance(value, Expression) or _UPPER_SIGNS.keys().isdisjoint(texts_of(value.tokens)):
         return [statement]
+    unit = statement.units[0]
     variants: list[Statement] = []
     for signs in (_UPPER_SIGNS, _LOWER_SIGNS):
         tokens: Tokens = tuple(signs.get(token.text, token) for token in value.tokens)
-        variants.append(Statement(statement.names, (Expression(tokens),), units=statement.units))
+        variants.append(replace(statement, quantities=((Expression(tokens), unit),)))
     return variants

@@ -27,6 +27,7 @@ from lark.grading.strict.rewriting import as_latex
 from lark.grading.strict.unreadable import UnreadableError, require
 
 _GROUP_GAP = r"(?:,\\!\s*|\{,\}|\\[,;:]|[~ ])"
+# The first alternative that matches wins, so a notation comes before those that would match its beginning.
 _LEXEME = re.compile(
     rf"""(?P<space>\s+|~(?!\s*=))
     |(?P<repeating>[0-9]+\.[0-9]*\\(?:overline|bar|dot)\s*(?:\{{[0-9]+\}}|[0-9]))

@@ -93,10 +93,12 @@ def parse(expression: Expression, is_imaginary: bool = True) -> Expr:
     latex = _for_parser(expression)
     value = latex2sympy(latex, is_real=True, conversion_config=_CONVERSION, normalization_config=None)
     require(isinstance(value, Expr), f"not an expression: {latex}")
+    # To sympy, the factorial of a fraction is a value of the gamma function. In an answer it is a mistake.
     for factorial in value.atoms(sympy.factorial):
         require(factorial.args[0].is_integer is not False, f"not an expression: {latex}")
     for part in sympy.preorder_traversal(value):
         require(not _is_undefined(part), f"not defined: {latex}")
+    # A limit from above is as it should be already.
     if "^ { + }" not in latex:
         value = value.replace(sympy.Limit, _both_sides)
     # The parser reads the letter I as the imaginary unit.
@@ -175,6 +177,7 @@ def same_number(a: Expr, b: Expr, may_round: bool) -> bool:
         return True
     if not all(value == 0 or 1 / LARGEST_ROUNDED < abs(value) < LARGEST_ROUNDED for value in values):
         return False
+    # From the exact difference, because that of the rounded `values` would have fewer digits.
     scale = max(map(abs, values))
     error = abs((a - b).evalf(DIGITS))
     if may_round and not _is_decimal(b):

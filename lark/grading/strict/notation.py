@@ -3,7 +3,7 @@
 Tables only. A command or character that is in none of them makes an answer unreadable.
 """
 
-from lark.grading.strict.vocabulary import word_set
+from lark.grading.strict.vocabulary import first_of_line, word_set
 
 LITERAL = r"0(?:[xX][0-9A-Fa-f]+|[bB][01]+|[oO][0-7]+)"
 """A whole number as programs write it: hexadecimal, binary or octal."""
@@ -27,38 +27,39 @@ COMMANDS = frozenset(
     | word_set(r"\lfloor \rfloor \lceil \rceil \angle \triangle \overline \vec \{ \} \% \$ \\")
     | word_set(r"\pounds \euro \yen \cent \langle \rangle \mid")
 )  # fmt: skip
-_SPELLINGS = {
-    r"\frac": r"\dfrac \tfrac \cfrac",
-    r"\binom": r"\dbinom \tbinom",
-    r"\le": r"\leq \leqslant \leqq",
-    r"\ge": r"\geq \geqslant \geqq",
-    r"\ne": r"\neq",
-    "<": r"\lt",
-    ">": r"\gt",
-    r"\emptyset": r"\varnothing",
-    r"\{": r"\lbrace",
-    r"\}": r"\rbrace",
-    "[": r"\lbrack",
-    "]": r"\rbrack",
-    "|": r"\lvert \rvert \vert \|",
-    "*": r"\ast",
-    ":": r"\colon",
-    r"^\circ": r"\degree",
-    r"\$": r"\textdollar",
-    r"\%": "%",
-    r"\angle": r"\measuredangle",
-    r"\setminus": r"\backslash",
-    r"\overline": r"\bar",
-    r"\vec": r"\overrightarrow",
-    r"\neg": r"\lnot",
-    r"\mathbf": r"\bold",
-    r"\cup": r"\bigcup",
-    r"\cap": r"\bigcap",
-    r"\text{and}": r"\& \wedge \land",
-    r"\text{or}": r"\vee \lor",
-}
-CANONICAL = {spelling: command for command, names in _SPELLINGS.items() for spelling in names.split()}
-"""The spelling that equal tokens share, for every other spelling."""
+CANONICAL = first_of_line(
+    r"""
+    \frac \dfrac \tfrac \cfrac
+    \binom \dbinom \tbinom
+    \le \leq \leqslant \leqq
+    \ge \geq \geqslant \geqq
+    \ne \neq
+    < \lt
+    > \gt
+    \emptyset \varnothing
+    \{ \lbrace
+    \} \rbrace
+    [ \lbrack
+    ] \rbrack
+    | \lvert \rvert \vert \|
+    * \ast
+    : \colon
+    ^\circ \degree
+    \$ \textdollar
+    \% %
+    \angle \measuredangle
+    \setminus \backslash
+    \overline \bar
+    \vec \overrightarrow
+    \neg \lnot
+    \mathbf \bold
+    \cup \bigcup
+    \cap \bigcap
+    \text{and} \& \wedge \land
+    \text{or} \vee \lor
+    """
+)
+"""The spelling that equal tokens share: the first one of a line, for all that are in it."""
 LAYOUT_COMMANDS = word_set(
     r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg"
     r" \displaystyle \textstyle \scriptstyle \limits \quad \qquad \enspace \thinspace \, \; \: \! \( \) \[ \]"
@@ -74,14 +75,52 @@ WRAPPERS = word_set(r"\mathbf \bm \boldsymbol \mathnormal \underline \boxed \fbo
 """Commands whose argument is read as if it stood alone."""
 OPENING = frozenset({"(", "[", r"\{", r"\langle"})
 CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
-CHARACTERS = str.maketrans({
-    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "±": r"\pm ",
-    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "√": r"\sqrt ", "∞": r"\infty ",
-    "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "⟨": r"\langle ", "⟩": r"\rangle ",
-    "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∠": r"\angle ", "°": r"^\circ ", "′": "'",
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
-    "²": "^{2}", "³": "^{3}", "₀": "_{0}", "₁": "_{1}", "₂": "_{2}", "₃": "_{3}",
-    "£": r"\pounds ", "€": r"\euro ", "¥": r"\yen ", "¢": r"\cent ",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
-})  # fmt: skip
+_LOOKALIKES = first_of_line(
+    r"""
+    - − –
+    \times ×
+    \cdot · ⋅
+    \div ÷
+    \pm ±
+    \le ≤
+    \ge ≥
+    \ne ≠
+    \approx ≈
+    \sqrt √
+    \infty ∞
+    \in ∈
+    \cup ∪
+    \cap ∩
+    \emptyset ∅
+    \langle ⟨
+    \rangle ⟩
+    \pi π
+    \theta θ
+    \alpha α
+    \beta β
+    \angle ∠
+    ^\circ °
+    ' ′
+    \frac{1}{2} ½
+    \frac{1}{3} ⅓
+    \frac{2}{3} ⅔
+    \frac{1}{4} ¼
+    \frac{3}{4} ¾
+    ^{2} ²
+    ^{3} ³
+    _{0} ₀
+    _{1} ₁
+    _{2} ₂
+    _{3} ₃
+    \pounds £
+    \euro €
+    \yen ¥
+    \cent ¢
+    """
+)
+CHARACTERS = str.maketrans(
+    # With a space, so that no letter after a command becomes a part of its name.
+    {character: f"{latex} " for character, latex in _LOOKALIKES.items() if not character.isascii()}
+    | dict.fromkeys("\u00a0\u2009\u202f", " ")
+)
 """Characters that look the same as a LaTeX notation. All others that are not ASCII are unreadable."""

@@ -73,7 +73,7 @@ class _Parser:
     def statement(self, tokens: Tokens) -> Statement:
         if split(tokens, RELATIONS)[1]:
             tokens, unit = split_unit(tokens, self.reading)
-            return Statement((), (_inequality(tokens),), units=(unit,))
+            return Statement((), ((_inequality(tokens), unit),))
         parts, signs = split(tokens, _EQUALS)
         if len(parts) == 2 and not parts[0]:
             parts = parts[1:]  # a sign at the beginning (`= 5`, `\approx 5`) belongs to the only value
@@ -81,7 +81,7 @@ class _Parser:
             signs = ["=", *signs]
         require(all(parts), "nothing on one side of an equation")
         names: list[Tokens] = []
-        values: list[Quantity] = []
+        quantities: list[Quantity] = []
         rounded: list[tuple[Expression, Unit | None]] = []
         for i, (sign, part) in enumerate(zip(signs, parts, strict=True)):
             if sign == "=" and self._is_name(parts, i):
@@ -93,15 +93,10 @@ class _Parser:
             if sign == r"\approx":
                 rounded.append((_expression(value), unit))
             else:
-                values.append((value, unit))
-        require(values or rounded, "no value")
-        return Statement(
-            tuple(names),
-            tuple(value for value, _ in values),
-            tuple(value for value, _ in rounded),
-            members=tuple(parts) if signs == ["=", "="] else (),
-            units=tuple(unit for _, unit in (*values, *rounded)),
-        )
+                quantities.append((value, unit))
+        require(quantities or rounded, "no value")
+        members = tuple(parts) if signs == ["=", "="] else ()
+        return Statement(tuple(names), tuple(quantities), tuple(rounded), members)
 
     def _is_name(self, parts: list[Tokens], place: int) -> bool:
         """True if a side of an equation only names the quantity."""
@@ -119,11 +114,12 @@ class _Parser:
     def value(self, tokens: Tokens) -> Value:
         tokens = without_outer_brackets(tokens)
         require(tokens, "no value")
+        # From the loosest to the closest connection: unions, then brackets, then ratios.
         parts, operators = split(tokens, _SET_OPERATORS)
         if operators:
             first, *rest = map(self.value, parts)
             return SetExpression(first, tuple(zip(operators, rest, strict=True)))
-        if any(token.text.startswith(r"\begin") for token in tokens):
+        if r"\begin" in source(tokens):
             return _matrix(tokens)
         is_label = not self.reading.is_gold and tokens[0].text not in self.reading.symbols
         if is_label and is_named_point(tokens):

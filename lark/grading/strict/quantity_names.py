@@ -66,12 +66,13 @@ def is_name(tokens: Tokens, others: frozenset[str], reading: Reading) -> bool:
 
 def is_matrix_name(tokens: Tokens, members: Sequence[Tokens]) -> bool:
     """True for a power of a matrix, in an equation with a matrix: `A^{-1} = \\begin{pmatrix}…`."""
-    has_matrix = any(token.text.startswith(r"\begin") for member in members for token in member)
+    has_matrix = any(r"\begin" in source(member) for member in members)
     return has_matrix and _MATRIX_NAME.fullmatch(source(tokens)) is not None
 
 
 def is_named_point(tokens: Tokens) -> bool:
     """True for a capital letter and coordinates: `P(1,2)`."""
+    # `P ( 1 , 2 )` is the shortest.
     if len(tokens) < 6 or tokens[1].text != "(":
         return False
     is_point = tokens[0].is_letter and tokens[0].text.isupper()

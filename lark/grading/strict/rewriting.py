@@ -46,6 +46,7 @@ def as_latex(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _ELLIPSIS.sub(_repeating, text).translate(CHARACTERS)
     text = _REVERSED.sub(_as_interval, text)
+    # One at a time: an argument of one command may have another in it.
     while match := _INFIX.search(text):
         text = _with_prefix_command(text, match)
     return text
@@ -69,9 +70,8 @@ def _repeating(match: re.Match[str]) -> str:
 
 
 def _as_interval(match: re.Match[str]) -> str:
-    opening = "(" if match[1] == "]" else "["
-    closing = ")" if match[3] == "[" else "]"
-    return opening + match[2] + closing
+    # A bracket that is turned away excludes its end; the other one stays as it is.
+    return match[1].replace("]", "(") + match[2] + match[3].replace("[", ")")
 
 
 def _with_prefix_command(text: str, infix: re.Match[str]) -> str:

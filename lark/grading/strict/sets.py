@@ -64,7 +64,7 @@ def _combination(expression: SetExpression) -> Set:
 
 def _number(statement: Statement) -> sympy.Expr:
     """The number that an item of a set or an end of an interval is."""
-    value = statement.values[0] if len(statement.values) == 1 else None
+    value = statement.only_value
     if statement.names or not isinstance(value, Expression):
         raise UnreadableError("not a number")
     for unit in statement.units:

@@ -46,9 +46,9 @@ def same_statement(predicted: Statement, expected: Statement, has_number: bool =
         starmap(are_compatible, combinations(predicted.units, 2))
     ):
         return False
-    if len(expected.values) == 1:
+    if len(expected.quantities) == 1:
         gold = expected.quantities[0]
-        if not predicted.values:
+        if not predicted.quantities:
             return _is_approximation(predicted, gold)
         if _has_only(predicted, gold, has_number):
             return _are_roundings(predicted)
@@ -67,7 +67,7 @@ def _has_only(predicted: Statement, gold: Quantity, has_number: bool) -> bool:
 def _are_roundings(statement: Statement) -> bool:
     """True if the values after `\\approx` are roundings of the value before it."""
     value, unit = statement.quantities[0]
-    for rounded, rounded_unit in statement.rounded_quantities:
+    for rounded, rounded_unit in statement.rounded:
         is_rounded = isinstance(value, Expression) and is_rounding(rounded, value)
         if not is_rounded or rounded_unit not in {unit, None}:
             return False
@@ -77,13 +77,13 @@ def _are_roundings(statement: Statement) -> bool:
 def _is_approximation(predicted: Statement, gold: Quantity) -> bool:
     """True if values that are only approximate are right: the gold answer is rounded as well."""
     is_decimal = isinstance(gold[0], Expression) and gold[0].is_decimal
-    return is_decimal and all(_same_quantity(quantity, gold) for quantity in predicted.rounded_quantities)
+    return is_decimal and all(_same_quantity(quantity, gold) for quantity in predicted.rounded)
 
 
 def _same_equations(predicted: Statement, expected: Statement) -> bool:
     if not all(starmap(are_compatible, product(predicted.units, expected.units))):
         return False
-    is_equation = len(expected.values) == 2 or bool(expected.names and value_letters(expected))
+    is_equation = len(expected.quantities) == 2 or bool(expected.names and value_letters(expected))
     have_two_sides = bool(predicted.members and expected.members)
     return is_equation and have_two_sides and same_equation(predicted.members, expected.members)
 
@@ -136,6 +136,7 @@ def _hundredth(value: Expression) -> Expression:
 
 def same_value(predicted: Value, expected: Value) -> bool:
     """Compare two values. Different kinds are equal only as sets, as words, or as a ratio and a fraction."""
+    # The order matters: a ratio is in brackets as well, and everything that is left may still be a set.
     match predicted, expected:
         case Expression(), Expression():
             same = same_expression(predicted, expected)
@@ -225,9 +226,10 @@ def _parts(values: Bracketed) -> list[Expression]:
     """The numbers in a ratio or a vector."""
     parts: list[Expression] = []
     for item in values.items:
-        if len(item.values) != 1 or item.names or not isinstance(item.values[0], Expression):
+        value = item.only_value
+        if item.names or not isinstance(value, Expression):
             raise UnreadableError("a ratio or a vector of something that is not a number")
-        parts.append(item.values[0])
+        parts.append(value)
     return parts
 
 

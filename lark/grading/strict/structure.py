@@ -5,6 +5,7 @@ it, and `equality` compares it.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 from lark.grading.strict.answer_tokens import Tokens
 from lark.grading.strict.expressions import Expression
@@ -62,23 +63,25 @@ class Statement:
     """`name = value = value`. There is at least one value, rounded or not."""
 
     names: tuple[Tokens, ...]
-    values: tuple[Value, ...]
-    rounded: tuple[Expression, ...] = ()
-    """Values after `\\approx`."""
+    quantities: tuple[Quantity, ...]
+    rounded: tuple[tuple[Expression, Unit | None], ...] = ()
+    """Quantities after `\\approx`."""
     members: tuple[Tokens, ...] = ()
     """Both sides of an equation."""
-    units: tuple[Unit | None, ...] = ()
-    """The units of the values and then of the rounded values."""
 
     @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        """The values with their units."""
-        return tuple(zip(self.values, self.units[: len(self.values)], strict=True))
+    def values(self) -> list[Value]:
+        return [value for value, _ in self.quantities]
 
     @property
-    def rounded_quantities(self) -> tuple[tuple[Expression, Unit | None], ...]:
-        """The rounded values with their units."""
-        return tuple(zip(self.rounded, self.units[len(self.values) :], strict=True))
+    def only_value(self) -> Value | None:
+        """The value, if there is exactly one apart from rounded ones."""
+        return self.values[0] if len(self.quantities) == 1 else None
+
+    @property
+    def units(self) -> list[Unit | None]:
+        """The units of all quantities, rounded or not."""
+        return [unit for _, unit in (*self.quantities, *self.rounded)]
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,12 @@ class Reading:
     """In a gold answer, any words after a value are its unit."""
 
 
-def value_letters(statement: Statement) -> frozenset[str]:
-    """The symbols in the values of a statement."""
+def value_letters(*statements: Statement) -> frozenset[str]:
+    """The symbols in the values of statements."""
     symbols = frozenset[str]()
-    for value in statement.values:
-        symbols |= _letters(value)
+    for statement in statements:
+        for value in statement.values:
+            symbols |= _letters(value)
     return symbols
 
 
@@ -120,9 +124,10 @@ def _letters(value: Value) -> frozenset[str]:
         case Expression():
             return value.letters
         case Bracketed():
-            return frozenset[str]().union(*map(value_letters, value.items))
+            return value_letters(*value.items)
         case Matrix():
-            return frozenset[str]().union(*(cell.letters for row in value.rows for cell in row))
+            cells = chain.from_iterable(value.rows)
+            return frozenset[str]().union(*(cell.letters for cell in cells))
         case _:
             return frozenset()
 

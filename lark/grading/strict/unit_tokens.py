@@ -91,6 +91,7 @@ def _without_abbreviating_period(tokens: Tokens) -> Tokens:
 
 def _with_fraction_as_slash(tokens: Tokens) -> Tokens:
     """`60\\frac{\\text{mi}}{\\text{hr}}` as `60 \\text{ mi} / \\text{hr}`."""
+    # A value and the seven tokens of the fraction.
     if len(tokens) < 8 or not with_words_as_w(tokens).endswith(r"\frac { w } { w }"):
         return tokens
     return (*tokens[:-7], tokens[-5], mark("/"), tokens[-2])

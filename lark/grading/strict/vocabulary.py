@@ -11,88 +11,95 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MEASURES = {
-    "cm": "centimeter centimeters centimetre centimetres",
-    "mm": "millimeter millimeters millimetre millimetres",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards yds",
-    "mi": "mile miles",
-    "kg": "kilogram kilograms kilo kilos",
-    "g": "gram grams gm gms",
-    "mg": "milligram milligrams",
-    "lb": "lbs pound pounds",
-    "oz": "ounce ounces",
-    "l": "L liter liters litre litres",
-    "ml": "mL milliliter milliliters",
-    "gal": "gallon gallons",
-    "s": "sec secs second seconds",
-    "min": "mins minute minutes",
-    "h": "hr hrs hour hours",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "yr yrs years",
-    "mph": "",
-    "kmh": "kmph kph",
-    "percent": "pct percentage percents",
-    "degree": "deg degrees",
-    "celsius": "centigrade",
-    "fahrenheit": "",
-    "radian": "rad radians rads",
-    "dollar": "dollars USD",
-    "cent": "cents",
-    "euro": "euros EUR",
-    "rupee": "rupees",
-    "yen": "",
-    "am": "",
-    "pm": "",
-    "n": "N newton newtons",
-    "j": "J joule joules",
-    "w": "W watt watts",
-    "v": "V volt volts",
-    "a": "A amp amps",
-    "hz": "Hz hertz",
-    "k": "K kelvin",
-    "ohm": "ohms",
-    "acre": "acres",
-    "kj": "kilojoule kilojoules",
-    "kw": "kilowatt kilowatts",
-    "kwh": "",
-    "pa": "pascal pascals",
-    "kpa": "",
-    "atm": "",
-    "mol": "mole moles",
-    "rpm": "",
-    "bpm": "",
-    "kb": "kilobyte kilobytes",
-    "mb": "megabyte megabytes",
-    "gb": "gigabyte gigabytes",
-}
-"""Names of measures, with their other spellings."""
-SAME_DIMENSION = (
-    word_set("cm mm m km in ft yd mi"),
-    word_set("kg g mg lb oz"),
-    word_set("l ml gal"),
-    word_set("s min h day week month year"),
-    word_set("mph kmh"),
-    word_set("am pm"),
-    word_set("percent degree radian"),
-    word_set("celsius fahrenheit"),
-    word_set("dollar cent euro rupee yen"),
-)
+def first_of_line(table: str) -> dict[str, str]:
+    """For each word of a table, the first word of its line."""
+    firsts: dict[str, str] = {}
+    for line in table.strip().splitlines():
+        words = line.split()
+        firsts |= dict.fromkeys(words, words[0])
+    return firsts
+
+
+_MEASURES = """
+cm centimeter centimeters centimetre centimetres
+mm millimeter millimeters millimetre millimetres
+m meter meters metre metres
+km kilometer kilometers kilometre kilometres
+in inch inches
+ft foot feet
+yd yard yards yds
+mi mile miles
+kg kilogram kilograms kilo kilos
+g gram grams gm gms
+mg milligram milligrams
+lb lbs pound pounds
+oz ounce ounces
+l L liter liters litre litres
+ml mL milliliter milliliters
+gal gallon gallons
+s sec secs second seconds
+min mins minute minutes
+h hr hrs hour hours
+day days
+week weeks
+month months
+year yr yrs years
+mph
+kmh kmph kph
+percent pct percentage percents
+degree deg degrees
+celsius centigrade
+fahrenheit
+radian rad radians rads
+dollar dollars USD
+cent cents
+euro euros EUR
+rupee rupees
+yen
+am
+pm
+n N newton newtons
+j J joule joules
+w W watt watts
+v V volt volts
+a A amp amps
+hz Hz hertz
+k K kelvin
+ohm ohms
+acre acres
+kj kilojoule kilojoules
+kw kilowatt kilowatts
+kwh
+pa pascal pascals
+kpa
+atm
+mol mole moles
+rpm
+bpm
+kb kilobyte kilobytes
+mb megabyte megabytes
+gb gigabyte gigabytes
+"""
+"""Measures, one per line: the name here, and its other spellings."""
+_DIMENSIONS = """
+cm mm m km in ft yd mi
+kg g mg lb oz
+l ml gal
+s min h day week month year
+mph kmh
+am pm
+percent degree radian
+celsius fahrenheit
+dollar cent euro rupee yen
+"""
+SAME_DIMENSION = tuple(map(word_set, _DIMENSIONS.strip().splitlines()))
 """Measures of which a value has one: `5 m cm` is neither 5 m nor 5 cm."""
 _CAPITAL_SYMBOLS = word_set("n j w v a k")
-"""Names here of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
-MEASURE_NAMES = {
-    spelling: name
-    for name, spellings in MEASURES.items()
-    for spelling in (name, *spellings.split())
-    if spelling not in _CAPITAL_SYMBOLS
-}
-"""The name in `MEASURES` of each spelling."""
+"""Names of units whose symbol is a capital letter: `5 k` is five thousand, not five kelvin."""
+_SPELLINGS = first_of_line(_MEASURES)
+MEASURES = frozenset(_SPELLINGS.values())
+MEASURE_NAMES = {text: name for text, name in _SPELLINGS.items() if text not in _CAPITAL_SYMBOLS}
+"""The name of the measure that each spelling means."""
 COUNTED = word_set("percent dollar cent euro rupee yen unit")
 """Measures whose rate may be left out: a price of `5 cents` per mile. Nouns are counted, too."""
 DIMENSION_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
