@@ -33,6 +33,13 @@ Key = tuple[str, str]
 """Kind and fingerprint of an artifact."""
 
 
+def folder_key(folder: str) -> Key | None:
+    """Kind and fingerprint of an artifact's folder, `pool/demo-0123456789ab`; None for another folder."""
+    kind, _, name = folder.partition("/")
+    match = FOLDER.fullmatch(name)
+    return (kind, match["fingerprint"]) if match else None
+
+
 @dataclass(frozen=True, eq=False)
 class Entry:
     """One artifact as its manifest describes it."""
@@ -62,13 +69,8 @@ class Entry:
     @cached_property
     def inputs(self) -> dict[str, Key]:
         """Kind and fingerprint of each input."""
-        keys = {}
-        for label, folder in self.manifest.inputs.items():
-            kind, _, name = folder.partition("/")
-            match = FOLDER.fullmatch(name)
-            if match:
-                keys[label] = (kind, match["fingerprint"])
-        return keys
+        keys = {label: folder_key(folder) for label, folder in self.manifest.inputs.items()}
+        return {label: key for label, key in keys.items() if key is not None}
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -138,8 +140,10 @@ class Listing:
     def state(self, entry: Entry) -> str:
         """finished, running, failed, damaged, interrupted, or unreadable."""
         status = entry.manifest.status
-        if entry.problem or status in ("finished", "failed", DAMAGED):
-            return "unreadable" if entry.problem else status
+        if entry.problem:
+            return "unreadable"
+        if status in ("finished", "failed", DAMAGED):
+            return status
         lock = lock_file(self.root, entry.folder)
         return "running" if locked(lock, self._locked) or _is_changing(entry.folder) else "interrupted"
 
@@ -151,10 +155,10 @@ class Listing:
         if not self.root.is_dir():
             raise PageError(f"The store {self.root.name} does not exist (any more).")
         with reading(self.root, f"The store {self.root.name}"):
-            kinds = sorted(
-                p for p in self.root.iterdir() if p.name not in NOT_KINDS and not p.name.startswith(".")
-            )
-        for kind in kinds:
+            folders = sorted(self.root.iterdir())
+        for kind in folders:
+            if kind.name in NOT_KINDS or kind.name.startswith("."):
+                continue
             for name in _folders(kind):
                 match = FOLDER.fullmatch(name)
                 if match:
