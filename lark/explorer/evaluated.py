@@ -61,9 +61,7 @@ class Evaluation:
 
 def evaluations(listing: Listing) -> list[Evaluation]:
     """All evaluations whose grades are finished; a base model's first, then the newest."""
-    if "evaluations" not in listing.derived:
-        listing.derived["evaluations"] = _evaluations(listing)
-    return list(listing.derived["evaluations"])
+    return listing.once("evaluations", lambda: _evaluations(listing))
 
 
 def _evaluations(listing: Listing) -> list[Evaluation]:

@@ -50,25 +50,14 @@ class Writer:
         self.context = context
         self.draft = draft
 
-    def get(self, path: str) -> dict[str, Any] | None:
-        """The answer to an address; None if it cannot be given: the page then says that it is not part of
-        the export.
+    def get(self, path: str) -> Any:
+        """The values or the list (Rows) at an address; None if they cannot be given: the page then says
+        that they are not part of the export.
         """
         try:
-            values = answer(self.context, path)
+            return answer(self.context, path)
         except PageError:
             return None
-        assert not isinstance(values, Rows)
-        return values
-
-    def list_at(self, path: str) -> Rows | None:
-        """The list at an address; None if it cannot be given."""
-        try:
-            rows = answer(self.context, path)
-        except PageError:
-            return None
-        assert isinstance(rows, Rows)
-        return rows
 
     def put(self, path: str, values: dict[str, Any]) -> None:
         self.draft.write(f"data/{path}.json", encode(values))
@@ -82,7 +71,7 @@ class Writer:
 
     def rows(self, path: str, numbers: Sequence[int] | None = None) -> None:
         """Write a list, or its rows with these numbers: the browser searches and filters it."""
-        rows = self.list_at(path)
+        rows = self.get(path)
         if rows is not None:
             self.put(path, rows.everything(numbers))
 
@@ -103,7 +92,7 @@ def export(context: Context, target: Path, questions: int, ids: list[str] | None
                 f"{context.root}: there is no finished pool and no graded answer to export yet. `make run`"
                 " makes them."
             )
-    return draft.files, draft.size
+    return len(draft.checksums), draft.size
 
 
 def _check_count(questions: int) -> None:
@@ -147,7 +136,7 @@ def _store(writer: Writer) -> list[dict[str, Any]]:
 def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | None) -> int:
     """The questions of one pool under every student that was run on it. Returns how many."""
     fingerprint = pool["fingerprint"]
-    rows = writer.list_at(f"questions/{fingerprint}/{pool['views'][0]['id']}")
+    rows = writer.get(f"questions/{fingerprint}/{pool['views'][0]['id']}")
     if rows is None:
         return 0
     numbers = _chosen(rows, count, ids)
@@ -260,7 +249,7 @@ def _answers(writer: Writer, count: int) -> int:
 
 def _problems(writer: Writer, where: str, graders: list[str], count: int) -> None:
     group, *models = where.split("/")
-    rows = writer.list_at(f"problems/{where}/{graders[0]}")
+    rows = writer.get(f"problems/{where}/{graders[0]}")
     if rows is None:
         return
     numbers = _spread(np.arange(rows.count), count)

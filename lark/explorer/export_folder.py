@@ -34,10 +34,6 @@ class Draft:
         self.checksums: dict[str, str] = {}
         self.size = 0
 
-    @property
-    def files(self) -> int:
-        return len(self.checksums)
-
     def write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,11 +100,6 @@ def _check(target: Path) -> None:
         problem = "this is a file. Give a folder."
     elif not names:
         return
-    elif _is_older(target):
-        problem = (
-            "this export is of an earlier version, which kept no list of its files, so it is not replaced. Give a"
-            " new folder, or remove this one."
-        )
     else:
         problem = (
             "this folder has other files, or files that were changed since they were exported:"
@@ -139,11 +130,6 @@ def _checksums(folder: Path) -> dict[str, str]:
     if not isinstance(files, dict) or PAGE not in files:
         return {}
     return files
-
-
-def _is_older(folder: Path) -> bool:
-    """Whether the folder is an export of a version that counted its questions but did not list its files."""
-    return (folder / PAGE).is_file() and list(readable_object(folder / MARK) or {}) == ["questions"]
 
 
 def _checksum(path: Path) -> str:

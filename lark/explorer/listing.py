@@ -6,17 +6,17 @@ Nothing is written, not even a lock: a run may be going on in the same store.
 
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.locks import holder, locked, locked_inodes
 from lark.explorer.problems import PageError, reading
 from lark.reading.untrusted import read_yaml
+from lark.store.alive import is_fresh
 from lark.store.locks import lock_file
 from lark.store.manifest import DAMAGED, MANIFEST, Manifest, readable_manifest
 from lark.work.entry import REPORTS
@@ -29,6 +29,7 @@ another one.
 """
 EXPANSION = 8
 """Bytes in memory per byte of a manifest."""
+T = TypeVar("T")
 Key = tuple[str, str]
 """Kind and fingerprint of an artifact."""
 
@@ -85,7 +86,7 @@ class Listing:
         self.root, self.cache = root, cache
         self.entries: dict[Key, Entry] = {entry.key: entry for entry in self._scan()}
         self.derived: dict[str, Any] = {}
-        """What was computed from this listing, so that it is computed once."""
+        """Values of `once`."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
@@ -102,6 +103,12 @@ class Listing:
 
     def input(self, entry: Entry, label: str) -> Entry | None:
         return self.entries.get(entry.inputs.get(label, ("", "")))
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value that is computed once for this listing."""
+        if name not in self.derived:
+            self.derived[name] = make()
+        return self.derived[name]
 
     @cached_property
     def _users(self) -> dict[Key, list[Entry]]:
@@ -122,19 +129,10 @@ class Listing:
     def config(self, entry: Entry) -> dict[str, Any]:
         """Content of the artifact's config.yaml: version, depends, inputs."""
         path = entry.file("config.yaml")
-
-        def read() -> dict[str, Any] | str:
-            try:
-                values = read_yaml(path)
-            except ValueError as error:
-                return str(error)  # kept like a value: finding out can take a tenth of a second
-            is_config = isinstance(values, dict) and isinstance(values.get("depends"), dict)
-            return values if is_config else "it is not an artifact's configuration"
-
         with reading(path):
-            values = self.cache.get(("config", path), stamp(path), read)
-            if isinstance(values, str):
-                raise ValueError(values)
+            values = self.cache.get(("config", path), stamp(path), lambda: read_yaml(path))
+            if not (isinstance(values, dict) and isinstance(values.get("depends"), dict)):
+                raise ValueError("it is not an artifact's configuration")
             return values
 
     def state(self, entry: Entry) -> str:
@@ -200,7 +198,6 @@ def started(entry: Entry) -> str:
 
 def _is_changing(folder: Path) -> bool:
     try:
-        newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+        return any(is_fresh(path, QUIET_SECONDS) for path in folder.iterdir())
     except OSError:
         return False
-    return time.time() - newest < QUIET_SECONDS

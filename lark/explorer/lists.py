@@ -37,8 +37,8 @@ class Query:
         if not (page.isdecimal() and size.isdecimal()) or len(page + size) > 9:
             raise PageError("page= and size= take numbers.", 400)
         return cls(
-            search=values.get("search", "").strip().lower()[:500],
-            flags=tuple(filter(None, values.get("flags", "").split(",")))[:20],
+            search=values.get("search", "").strip().lower(),
+            flags=tuple(filter(None, values.get("flags", "").split(","))),
             sort=values.get("sort", ""),
             page=int(page),
             size=min(max(1, int(size)), MOST),

@@ -35,8 +35,6 @@ class Codes:
     def of(cls, column: pa.ChunkedArray) -> "Codes":
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         array = encoded.unify_dictionaries().combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # no rows
-            array = pa.array([], pa.dictionary(pa.int32(), pa.string()))
         codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
         values = [str(value) for value in array.dictionary.to_pylist()]
         return cls(values, codes)

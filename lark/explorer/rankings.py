@@ -67,7 +67,7 @@ def label_of(name: str) -> str:
     try:
         values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
         return str(values["label"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError):  # a method of the user
         return name
 
 

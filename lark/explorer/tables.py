@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry, Listing
 from lark.explorer.pool_table import Codes, PoolTable
 from lark.explorer.problems import PageError, reading
-from lark.explorer.views import View
+from lark.explorer.views import View, views_of
 from lark.pool.trajectories import KEY
 from lark.scoring.sources import SOURCES
 
@@ -47,6 +48,11 @@ class OpenView:
         entries = self.view.sources.values()
         finished = [entry.finished for entry in entries]
         return stamp(self.pool.path, *(entry.folder for entry in entries)), finished, len(self.pool)
+
+    def describe(self) -> dict[str, Any]:
+        """The view, and the others that its page links to."""
+        views = views_of(self.listing, self.view.pool)
+        return {"view": self.view.describe(), "views": [view.describe() for view in views]}
 
     def columns(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """[R] Those of these columns that the view has; NaN where a row has none (yet)."""

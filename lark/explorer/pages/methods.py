@@ -13,7 +13,6 @@ from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
 from lark.explorer.rankings import find_ranking, rankings_of, ranks, scores, selections
 from lark.explorer.values import number, plain, preview, rounded
-from lark.explorer.views import views_of
 
 BINS = 48
 CELLS = 36
@@ -30,8 +29,7 @@ def methods(context: Context, pool: str, view_id: str) -> dict[str, Any]:
     rankings = rankings_of(opened)
     made = {details["budget"] for _, details in selections(opened)[0]} - {None, 0}
     return {
-        "view": opened.view.describe(),
-        "views": [other.describe() for other in views_of(opened.listing, opened.view.pool)],
+        **opened.describe(),
         "rankings": [ranking.describe() for ranking in rankings],
         "comparable": [ranking.key for ranking in comparable(rankings)],
         "budgets": sorted({*BUDGETS, *made}),

@@ -13,7 +13,6 @@ from lark.explorer.selections import chosen
 from lark.explorer.tables import OpenView
 from lark.explorer.tokens import questions_with_tokens
 from lark.explorer.values import number, plain, preview, rounded
-from lark.explorer.views import views_of
 from lark.scoring.methods import METHODS
 
 BINS = 40
@@ -43,8 +42,7 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
             "name": view.pool.name,
             "state": opened.listing.state(view.pool),
         },
-        "view": view.describe(),
-        "views": [other.describe() for other in views_of(opened.listing, view.pool)],
+        **opened.describe(),
         "questions": len(table.questions),
         "trajectories": len(table),
         "candidates": _spread(np.diff(table.start)),

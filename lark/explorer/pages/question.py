@@ -21,8 +21,7 @@ from lark.explorer.tokens import (
     trajectory_tokens,
 )
 from lark.explorer.values import number, plain
-from lark.explorer.views import views_of
-from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
+from lark.grading.answers import AnswerFormat, grade_paper
 from lark.models.dialogue import dialogue_of, split_thinking
 from lark.pool.trajectories import TEXT_COLUMNS
 from lark.pool.trajectory import Trajectory, is_compared
@@ -31,7 +30,7 @@ from lark.scoring.tokens import TrajectoryTokens
 
 STATISTICS = ("n_tokens", "truncated", "nll", "brier", "rank_sum")
 READ = [*TEXT_COLUMNS, "teacher", "rollout", "answer", "correct"]
-"""Columns of a trajectory that is shown."""
+"""The fields of a Trajectory."""
 PICKED = ("rank", "score", "weight", "training_weight")
 """Numbers of a selected trajectory."""
 SHOWN_ANSWER = 200
@@ -53,8 +52,7 @@ def question(context: Context, pool: str, view_id: str, n: int) -> dict[str, Any
         "id": table.questions[n],
         "text": table.texts[n],
         "answer": table.answer[rows[0]],
-        "view": opened.view.describe(),
-        "views": [other.describe() for other in views_of(opened.listing, opened.view.pool)],
+        **opened.describe(),
         "rankings": [ranking.describe() for ranking in rankings],
         "candidates": _candidates(opened, n, rows),
         "place": table.candidate.place[rows].tolist(),
@@ -76,20 +74,20 @@ def _candidates(opened: OpenView, n: int, rows: np.ndarray) -> list[dict[str, An
     with_tokens = candidates_with_tokens(opened.view, table.questions[n], opened.cache)
     form = _answer_format(opened)
     candidates = []
-    for c, (row, text) in enumerate(zip(rows, table.read(rows, READ), strict=True)):
-        id = table.candidate[row]
-        boxed = extract_boxed(str(text["response"] or ""))
+    for c, (row, values) in enumerate(zip(rows, table.read(rows, READ), strict=True)):
+        trajectory = Trajectory(**values)
+        boxed = trajectory.boxed
         candidates.append(
             {
                 "c": c,
-                "id": id,
-                "teacher": table.teacher[row],
-                "rollout": text["rollout"],
-                **_statistics({name: number(values[row]) for name, values in columns.items()}),
+                "id": trajectory.candidate_id,
+                "teacher": trajectory.teacher,
+                "rollout": trajectory.rollout,
+                **_statistics({name: number(column[row]) for name, column in columns.items()}),
                 "boxed": None if boxed is None else boxed[:SHOWN_ANSWER],
-                "correct": verdict(text, id, form),
-                "characters": len(text["response"] or "") + len(text["thinking"] or ""),
-                "has_tokens": id in with_tokens,
+                "correct": _verdict(trajectory, form),
+                "characters": len(trajectory.response) + len(trajectory.thinking or ""),
+                "has_tokens": trajectory.candidate_id in with_tokens,
             }
         )
     return candidates
@@ -116,19 +114,8 @@ def _answer_format(opened: OpenView) -> AnswerFormat:
         return AnswerFormat.FREE_FORM
 
 
-def verdict(text: dict[str, Any], candidate: str | None, form: AnswerFormat) -> bool | None:
+def _verdict(trajectory: Trajectory, form: AnswerFormat) -> bool | None:
     """Whether a trajectory is correct, by the rule of the pool stage."""
-    trajectory = Trajectory(
-        question_id=str(text["question_id"]),
-        candidate_id=str(candidate),
-        teacher=str(text["teacher"]),
-        rollout=int(text["rollout"] or 0),
-        system=text["system"],
-        question=str(text["question"] or ""),
-        response=str(text["response"] or ""),
-        answer=text["answer"],
-        correct=text["correct"],
-    )
     if not is_compared(trajectory):
         return trajectory.correct
     return grade_paper(trajectory.boxed, str(trajectory.answer), form)

@@ -39,9 +39,7 @@ def runs(context: Context) -> Rows:
 
 def all_runs(context: Context, listing: Listing) -> list[NamedRun]:
     """The runs, the last one first."""
-    if "runs" not in listing.derived:
-        listing.derived["runs"] = _all_runs(context)
-    return listing.derived["runs"]
+    return listing.once("runs", lambda: _all_runs(context))
 
 
 def _all_runs(context: Context) -> list[NamedRun]:
@@ -129,9 +127,8 @@ def link(listing: Listing, key: Key) -> dict[str, Any]:
 
 def runs_with(context: Context, listing: Listing, key: Key) -> list[dict[str, Any]]:
     """The runs that made or reused an artifact, the last one first."""
-    if "runs by artifact" not in listing.derived:
-        listing.derived["runs by artifact"] = _by_artifact(all_runs(context, listing))
-    return listing.derived["runs by artifact"].get(key, [])[:SHOWN_RUNS]
+    by_artifact = listing.once("runs by artifact", lambda: _by_artifact(all_runs(context, listing)))
+    return by_artifact.get(key, [])[:SHOWN_RUNS]
 
 
 def _by_artifact(runs: list[NamedRun]) -> dict[Key, list[dict[str, Any]]]:
