@@ -76,6 +76,7 @@ def _read(problems_file: Path, generations: Path, grades_file: Path) -> Answers:
     grades = _lines(grades_file)
     with reading(generations):
         offset, truncated, n_tokens = _scan(generations)
+        # A grade belongs to the answer at the same place in the other file.
         if len(truncated) != len(grades):
             raise ValueError(f"it has {len(truncated)} answers, but {len(grades)} grades")
     with reading(problems_file):

@@ -87,23 +87,21 @@ def answer(context: Context, path: str) -> dict[str, Any] | Rows:
 def _guarded(route: Route, context: Context, parts: list[str | int]) -> dict[str, Any] | Rows:
     try:
         return route.answer(context, *parts)
-    except PageError:
-        raise
     except Exception as error:
         # Files of a store can hold anything. What no reader foresaw must not end in a stack trace either.
-        raise PageError(_sentence(error, route), 503) from error
+        raise _problem(error, route) from error
 
 
-def _sentence(error: Exception, route: Route) -> str:
+def _problem(error: Exception, route: Route) -> PageError:
     if isinstance(error, LarkError):
-        return str(error)
+        return PageError(str(error), getattr(error, "status", 503))
     if isinstance(error, FileNotFoundError):
-        return "A file of this artifact has just been removed. Reload the page."
+        return PageError("A file of this artifact has just been removed. Reload the page.", 503)
     if isinstance(error, MemoryError):
-        return "There is not enough memory to show this page."
+        return PageError("There is not enough memory to show this page.", 503)
     reason = f"{type(error).__name__}: {first_line(error)}"
     log.warning("/%s: %s", route.address, reason)
-    return f"This page cannot be shown: a file has unexpected content ({reason})."
+    return PageError(f"This page cannot be shown: a file has unexpected content ({reason}).", 503)
 
 
 def respond(context: Context, path: str, query: Mapping[str, str]) -> tuple[int, dict[str, Any]]:

@@ -84,6 +84,7 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
         task = generations.name.removeprefix(f"{model.checkpoint.name}-")
     depends = listing.config(generations)["depends"]
     asked = {key: depends[key] for key in ("task", "decoding", "engine") if key in depends}
+    # Students differ within a group. These settings must not, or their accuracies could not be compared.
     same = [asked, listing.config(metrics)["depends"]]
     group = hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:12]
     return Evaluation(model, task, group, metrics, generations)

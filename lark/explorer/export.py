@@ -183,6 +183,7 @@ def _question(writer: Writer, where: str, n: int, around: dict[str, int | None])
     values = writer.get(f"question/{where}/{n}")
     if values is None:
         return
+    # The page offers the tokens of a candidate only if the export has them.
     written = set(_tokens(writer, where, n, values))
     for candidate in values["candidates"]:
         candidate["has_tokens"] = candidate["c"] in written

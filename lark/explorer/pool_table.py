@@ -100,6 +100,7 @@ class PoolTable:
         size = np.diff(self.start)
         order = np.lexsort((self.candidate.place, self.question))
         grids = []
+        # One matrix per power of two: a question is padded to less than twice its size.
         power = np.ceil(np.log2(np.maximum(size, 1))).astype(int)
         for k in np.unique(power):
             numbers = np.flatnonzero(power == k)
@@ -176,6 +177,7 @@ def _read(path: Path) -> PoolTable:
     with reading(path):
         table = pa.concat_tables([_part(part) for part in pools.parts(path)])
         ids = Codes.of(table["question_id"])
+        # Numbers by first appearance: the dictionary of a Parquet file may have another order.
         question, distinct = pd.factorize(ids.code)
         question = question.astype(np.int32)
         order = np.argsort(question, kind="stable").astype(np.int32)

@@ -94,7 +94,7 @@ def curve(entry: Entry) -> dict[str, list[Any]]:
     with reading(path):
         lines = path.read_bytes().split(b"\n")[:-1]
         rows = [json.loads(line) for line in lines if line.strip()]
-        step = -(-len(rows) // POINTS)
+        step = -(-len(rows) // POINTS)  # rounded up
         if step > 1:
             last = len(rows) - 1
             rows = [row for i, row in enumerate(rows) if i % step == 0 or i == last or "held_out_loss" in row]

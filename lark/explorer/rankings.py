@@ -116,6 +116,7 @@ def ranking_of(depends: Mapping[str, Any]) -> Ranking:
     if not changed:
         return Ranking(key, label, method)
     details = ", ".join(f"{option} {str(value)[:12]}" for option, value in changed.items())
+    # The key is a part of an address, so the values of options cannot be in it.
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return Ranking(f"{key}-{digest}", f"{label} ({details})", method, options, depends.get("teacher"))
 

@@ -80,6 +80,7 @@ def _recorded(path: Path) -> list[RunRecord]:
             runs.setdefault(str(values["run"]), []).append(values)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the last line of a process that was killed, or a file that someone edited
+    # Runs share a folder in the order in which they started, so the last one comes last.
     return [_run(lines) for lines in reversed(runs.values())]
 
 

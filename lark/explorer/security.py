@@ -137,6 +137,7 @@ class Guard:
             return PlainTextResponse(
                 "This server does not answer to that host name.\n", HTTPStatus.MISDIRECTED_REQUEST
             )
+        # A navigation from elsewhere is only a link: the other site does not see the page.
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return PlainTextResponse("Other sites cannot read these pages.\n", HTTPStatus.FORBIDDEN)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -67,6 +67,7 @@ class OpenView:
 
     def _holders(self, name: str) -> Iterator[tuple[Entry, str]]:
         """The artifacts that may have a column, and the file that has it; finished ones first."""
+        # The scoring pass repeats the token counts, which may be finished long before it.
         for source, entry in sorted(self.view.sources.items(), key=lambda item: not item[1].finished):
             kind = SOURCES[source].kind
             columns = SOURCES[source].columns

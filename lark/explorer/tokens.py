@@ -3,13 +3,14 @@ in parts.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from lark.errors import LarkError
-from lark.explorer.cache import Cache, stamp
+from lark.explorer.cache import stamp
 from lark.explorer.listing import Entry
 from lark.explorer.pieces import running_text, single
 from lark.explorer.problems import PageError, reading
+from lark.explorer.tables import OpenView
 from lark.explorer.values import rounded
 from lark.explorer.views import View
 from lark.scoring.tokens import (
@@ -27,13 +28,13 @@ PART = 256
 ASK = "Run the scoring pass with scoring.tokens=true (or a number of questions) to keep them."
 
 
-def questions_with_tokens(view: View, cache: Cache) -> dict[str, Entry]:
+def questions_with_tokens(opened: OpenView) -> dict[str, Entry]:
     """The questions whose tokens were kept (so far), and the artifact that has each."""
     holders: dict[str, Entry] = {}
-    for entry in view.tokens:
+    for entry in opened.view.tokens:
         key = ("token questions", entry.folder)
         try:
-            questions = cache.get(key, stamp(entry.folder), partial(_questions, entry))
+            questions = opened.cache.get(key, stamp(entry.folder), partial(_questions, entry))
         except LarkError:
             continue  # the comparison's page says what is wrong
         for question in questions:
@@ -46,44 +47,39 @@ def _questions(entry: Entry) -> list[str]:
         return list(places(entry.folder))
 
 
-def candidates_with_tokens(view: View, question_id: str, cache: Cache) -> frozenset[str]:
+def candidates_with_tokens(opened: OpenView, n: int) -> frozenset[str]:
     """Candidate ids of a question whose tokens were kept."""
-    entry = questions_with_tokens(view, cache).get(question_id)
+    question_id = opened.pool.questions[n]
+    entry = questions_with_tokens(opened).get(question_id)
     try:
         return frozenset() if entry is None else frozenset(candidates(entry.folder, question_id))
     except LarkError:
         return frozenset()
 
 
-def trajectory_tokens(
-    view: View, question_id: str, candidate_id: str, cache: Cache
-) -> tuple[Entry, TrajectoryTokens]:
+def trajectory_tokens(opened: OpenView, n: int, candidate_id: str) -> tuple[Entry, TrajectoryTokens]:
     """The tokens of one candidate, and the artifact that has them."""
-    entry = questions_with_tokens(view, cache).get(question_id)
-    if entry is None:
-        raise _without_tokens(view)
-    tokens = _trajectories(entry, question_id, cache).get(candidate_id)
-    if tokens is None:
+    question_id = opened.pool.questions[n]
+    entry = questions_with_tokens(opened).get(question_id) or _without_tokens(opened.view)
+    key = ("tokens", entry.folder, question_id)
+    tokens = opened.cache.get(key, stamp(entry.folder), lambda: _trajectories(entry, question_id))
+    if candidate_id not in tokens:
         raise PageError("The tokens of this candidate were not kept.")
-    return entry, tokens
+    return entry, tokens[candidate_id]
 
 
-def _without_tokens(view: View) -> PageError:
-    """Why a question has no tokens."""
-    if not view.tokens:
-        return PageError(f"The tokens of this pool were not kept. {ASK}")
+def _without_tokens(view: View) -> NoReturn:
+    """Say why a question has no tokens."""
     for entry in view.tokens:
         _questions(entry)  # raises an error if the artifact cannot be read
+    what = "question" if view.tokens else "pool"
     more = "" if all(entry.finished for entry in view.tokens) else " The pass is not finished."
-    return PageError(f"The tokens of this question were not kept.{more} {ASK}")
+    raise PageError(f"The tokens of this {what} were not kept.{more} {ASK}")
 
 
-def _trajectories(entry: Entry, question_id: str, cache: Cache) -> dict[str, TrajectoryTokens]:
-    def read() -> dict[str, TrajectoryTokens]:
-        with reading(entry.folder):
-            return {row.candidate_id: row for row in read_trajectories(entry.folder, question_id)}
-
-    return cache.get(("tokens", entry.folder, question_id), stamp(entry.folder), read)
+def _trajectories(entry: Entry, question_id: str) -> dict[str, TrajectoryTokens]:
+    with reading(entry.folder):
+        return {row.candidate_id: row for row in read_trajectories(entry.folder, question_id)}
 
 
 def describe_tokens(entry: Entry, tokens: TrajectoryTokens) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def views_of(listing: Listing, pool: Entry) -> list[View]:
     scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
     scored = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
     lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in scored]
+    # Token counts alone identify a view only until there are scores that were made from them.
     heads = [*_newest(scores), *_newest(lengths)]
     passes = Passes(listing, of_pool)
     return [_view(listing, pool, head, passes) for head in heads] or [View(pool, None)]

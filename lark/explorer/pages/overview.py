@@ -34,18 +34,26 @@ FLOW = (
 )
 """Kinds in the order of the data flow; others follow."""
 STATES = ("finished", "running", "failed", "damaged", "interrupted", "unreadable")
+WRONG = ("failed", "damaged", "unreadable")
 SHOWN_RUNNING = 12
 
 
 def overview(context: Context) -> dict[str, Any]:
     """Counts by kind, what is being made, and where each page starts."""
     listing = context.listing()
-    states = {entry.key: listing.state(entry) for entry in listing}
-    kinds = sorted({entry.kind for entry in listing}, key=_place)
-    totals = Counter((entry.kind, states[entry.key]) for entry in listing)
-    counts = [{"kind": kind, **{state: totals[kind, state] for state in STATES}} for kind in kinds]
-    active = [entry for entry in listing if states[entry.key] == "running"]
-    wrong = [entry for entry in listing if states[entry.key] in ("failed", "damaged", "unreadable")]
+    totals: Counter[tuple[str, str]] = Counter()
+    active = []
+    wrong = []
+    for entry in listing:
+        state = listing.state(entry)
+        totals[entry.kind, state] += 1
+        if state == "running":
+            active.append(entry)
+        elif state in WRONG:
+            wrong.append(entry)
+    counts = []
+    for kind in sorted({kind for kind, _ in totals}, key=_place):
+        counts.append({"kind": kind, **{state: totals[kind, state] for state in STATES}})
     in_progress = []
     for entry in active[:SHOWN_RUNNING]:
         details = progress(entry, _together(entry, active))

@@ -161,7 +161,7 @@ def questions(context: Context, fingerprint: str, view_id: str) -> Rows:
     wrong = np.bincount(table.question[table.correct == 0], minlength=len(size))
     with np.errstate(invalid="ignore", divide="ignore"):
         correct = right / (right + wrong)
-    holders = questions_with_tokens(opened.view, opened.cache)
+    holders = questions_with_tokens(opened)
     has_tokens = np.array([question in holders for question in table.questions], dtype=bool)
 
     def row(i: int) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def neighbours(n: int, count: int) -> dict[str, int | None]:
 def _candidates(opened: OpenView, n: int, rows: np.ndarray) -> list[dict[str, Any]]:
     table = opened.pool
     columns = opened.columns(STATISTICS)
-    with_tokens = candidates_with_tokens(opened.view, table.questions[n], opened.cache)
+    with_tokens = candidates_with_tokens(opened, n)
     form = _answer_format(opened)
     candidates = []
     for c, (row, values) in enumerate(zip(rows, table.read(rows, READ), strict=True)):
@@ -199,7 +199,7 @@ def alternatives(context: Context, pool: str, view_id: str, n: int, c: int, part
 
 def _tokens(opened: OpenView, n: int, c: int) -> tuple[Entry, TrajectoryTokens]:
     candidate = str(opened.pool.candidate[_row(opened, n, c)])
-    return trajectory_tokens(opened.view, opened.pool.questions[n], candidate, opened.cache)
+    return trajectory_tokens(opened, n, candidate)
 
 
 def _row(opened: OpenView, n: int, c: int) -> int:
