@@ -21,7 +21,6 @@ class Model:
     """A student that was evaluated: before training, or after training on a selection."""
 
     checkpoint: Entry | None
-    selection: Entry | None
     student: str
     label: str
     """The method's label, or "Base model"."""
@@ -41,7 +40,6 @@ class Model:
             "label": self.label,
             "base": self.checkpoint is None,
             "checkpoint": self.checkpoint and self.checkpoint.fingerprint,
-            "selection": self.selection and self.selection.fingerprint,
             **self.details,
         }
 
@@ -92,18 +90,18 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
 
 def _model(listing: Listing, generations: Entry) -> Model:
     if CHECKPOINT.name not in generations.inputs:
-        return Model(None, None, generations.name.split(BASE, 1)[0], "Base model", {})
+        return Model(None, generations.name.split(BASE, 1)[0], "Base model", {})
     checkpoint = listing.input(generations, CHECKPOINT.name)
     if checkpoint is None:
         raise PageError(f"The checkpoint of {generations.folder.name} is not in this store (any more).")
     selection = listing.input(checkpoint, SELECTION.name)
     if selection is None:
-        return Model(checkpoint, None, checkpoint.name, checkpoint.name, {})
+        return Model(checkpoint, checkpoint.name, checkpoint.name, {})
     details = selected_by(selection, listing)
     method = str(listing.config(selection)["depends"].get("method"))
     student = checkpoint.name.split(f"-{method}", 1)[0]
     kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
-    return Model(checkpoint, selection, student, details["label"], kept)
+    return Model(checkpoint, student, details["label"], kept)
 
 
 def models_of(evaluations: list[Evaluation]) -> list[Model]:

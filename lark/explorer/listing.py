@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lark.explorer.cache import Cache, stamp
-from lark.explorer.locks import holder, locked, locked_inodes
+from lark.explorer.locks import locked, locked_inodes
 from lark.explorer.problems import PageError, reading
 from lark.reading.untrusted import read_yaml
 from lark.store.alive import is_fresh
@@ -144,10 +144,6 @@ class Listing:
             return status
         lock = lock_file(self.root, entry.folder)
         return "running" if locked(lock, self._locked) or _is_changing(entry.folder) else "interrupted"
-
-    def worker(self, entry: Entry) -> str:
-        """Which process is making the artifact."""
-        return holder(lock_file(self.root, entry.folder))
 
     def _scan(self) -> Iterator[Entry]:
         if not self.root.is_dir():

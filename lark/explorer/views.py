@@ -57,18 +57,7 @@ class View:
             "id": self.id,
             "student": self.student,
             "pool": {"fingerprint": self.pool.fingerprint, "name": self.pool.name},
-            "sources": {name: describe_source(entry) for name, entry in self.sources.items()},
-            "tokens": [describe_source(entry) for entry in self.tokens],
         }
-
-
-def describe_source(entry: Entry) -> dict[str, Any]:
-    return {
-        "kind": entry.kind,
-        "fingerprint": entry.fingerprint,
-        "name": entry.name,
-        "finished": entry.finished,
-    }
 
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:

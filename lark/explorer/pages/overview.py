@@ -56,8 +56,7 @@ def overview(context: Context) -> dict[str, Any]:
         counts.append({"kind": kind, **{state: totals[kind, state] for state in STATES}})
     in_progress = []
     for entry in active[:SHOWN_RUNNING]:
-        details = progress(entry, _together(entry, active))
-        in_progress.append({**row(listing, entry), **details, "worker": listing.worker(entry)})
+        in_progress.append({**row(listing, entry), **progress(entry, _together(entry, active))})
     return {
         "store": listing.root.name,
         "now": time.strftime("%Y-%m-%dT%H:%M:%S"),

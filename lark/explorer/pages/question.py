@@ -82,7 +82,6 @@ def _candidates(opened: OpenView, n: int, rows: np.ndarray) -> list[dict[str, An
                 "c": c,
                 "id": trajectory.candidate_id,
                 "teacher": trajectory.teacher,
-                "rollout": trajectory.rollout,
                 **_statistics({name: number(column[row]) for name, column in columns.items()}),
                 "boxed": None if boxed is None else boxed[:SHOWN_ANSWER],
                 "correct": _verdict(trajectory, form),
