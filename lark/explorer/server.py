@@ -214,10 +214,10 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         others = [c for c in self.connections if c is not self and not c.transport.is_closing()]
-        deadlines = {c.deadline: c for c in others if isinstance(c, Connection) and c.deadline}
+        deadlines = {c: c.deadline.when() for c in others if isinstance(c, Connection) and c.deadline}
         if len(others) >= CONNECTIONS and deadlines:
-            oldest = min(deadlines, key=asyncio.TimerHandle.when)
-            deadlines[oldest].transport.close()
+            oldest = min(deadlines, key=deadlines.__getitem__)
+            oldest.transport.close()
 
 
 def serve(context: Context, access: Access) -> uvicorn.Server:
