@@ -45,8 +45,8 @@ def _serve(words: list[str]) -> None:
     listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     access = Access(options.host, cookie=f"lark-explorer-{port}")
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"http://{shown}:{port}/?token={access.token}"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"http://{host}:{port}/?token="
     if not access.is_loopback:
         log.warning(
             "Warning: --host %s makes this server reachable from other machines, without encryption. Everyone who has the address "
@@ -55,11 +55,11 @@ def _serve(words: list[str]) -> None:
             root,
         )
     log.info("LARK explorer of %s. It is read-only; Ctrl-C ends it.", root)
-    sys.stdout.write(f"\n  {url}\n\n")  # not logged: the log redacts tokens, and this one is for the user
+    sys.stdout.write(f"\n  {address}{access.token}\n\n")  # not logged: the log redacts tokens
     sys.stdout.flush()
     if not options.no_browser and _has_display():
-        own = f"{url.partition('=')[0]}={access.single_use()}"
-        threading.Thread(target=webbrowser.open, args=(own,), daemon=True).start()
+        opening = f"{address}{access.single_use()}"
+        threading.Thread(target=webbrowser.open, args=(opening,), daemon=True).start()
     context = Context(root)
     threading.Thread(target=warm, args=(context,), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
@@ -71,22 +71,26 @@ def _has_display() -> bool:
 
 
 def _store(folder: str) -> Path:
+    """The folder of a store. Refuses one that is missing, or only a part of a store."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
         raise LarkError(
             f"{folder}: there is no such folder. Give the folder that runs write to (outputs=), such as"
             " outputs/, which `make run` fills."
         )
-    try:
-        is_artifact, is_kind = _is_artifact(root), any(map(_is_artifact, root.iterdir()))
-    except OSError as error:
-        raise LarkError(f"{folder}: the folder cannot be read ({error.strerror}).") from error
-    if is_artifact or is_kind:
-        store = root.parent.parent if is_artifact else root.parent
-        raise LarkError(
-            f"{folder}: this is a part of a store. Give the whole folder that runs write to: {store}"
-        )
+    _check_whole(root, folder)
     return root
+
+
+def _check_whole(root: Path, folder: str) -> None:
+    """Refuse the folder of an artifact or of a kind."""
+    if _is_artifact(root):
+        store = root.parent.parent
+    elif any(map(_is_artifact, root.iterdir())):
+        store = root.parent
+    else:
+        return
+    raise LarkError(f"{folder}: this is a part of a store. Give the whole folder that runs write to: {store}")
 
 
 def _is_artifact(folder: Path) -> bool:
@@ -109,7 +113,8 @@ def _export(words: list[str]) -> None:
     from lark.explorer.context import Context  # noqa: PLC0415
     from lark.explorer.export import export  # noqa: PLC0415
 
-    ids = [part.strip() for part in options.ids.split(",") if part.strip()] if options.ids else None
+    parts = map(str.strip, (options.ids or "").split(","))
+    ids = list(filter(None, parts)) or None
     target = Path(options.to).expanduser()
     files, size = export(Context(_store(options.outputs)), target, options.questions, ids)
     log.info(

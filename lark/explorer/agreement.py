@@ -1,4 +1,4 @@
-"""How methods agree: rank correlation within questions, overlap of the sets that they select, shares of
+"""Agreement of methods: rank correlation within questions, overlap of the sets that they select, shares of
 teachers.
 """
 
@@ -7,52 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from lark.explorer.cache import Cache
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.rankings import Ranking, Ranks, ranks
+from lark.explorer.tables import OpenView
 from lark.explorer.values import plain
-from lark.explorer.views import View
 
 
-def correlations(a: Ranks, b: Ranks, pool: PoolTable) -> np.ndarray:
-    """[N] Spearman's rank correlation within each question; NaN where one method cannot tell the candidates
-    apart.
-    """
-    found = np.bincount(pool.question, weights=a.standard * b.standard, minlength=len(pool.questions))
-    found[~(a.varies & b.varies)] = np.nan
-    return np.clip(found, -1, 1)
-
-
-def comparable(found: Sequence[Ranking]) -> list[Ranking]:
+def comparable(rankings: Sequence[Ranking]) -> list[Ranking]:
     """The rankings of whole pools. Those of one teacher's trajectories, or of another tool's choices, score
     only some.
     """
-    return [r for r in found if r.teacher is None and "external" not in r.method.needs]
+    return [r for r in rankings if r.teacher is None and not r.is_external]
 
 
-def agreement(
-    found: Sequence[Ranking], view: View, pool: PoolTable, budget: int, cache: Cache
-) -> dict[str, Any]:
+def agreement(rankings: Sequence[Ranking], opened: OpenView, budget: int) -> dict[str, Any]:
     """Matrices over pairs of methods, and each method's shares of teachers, at B = budget."""
-    ranked = [ranks(r, view, pool, cache) for r in found]
-    chosen = np.array([_chosen(r, budget) for r in ranked], dtype=bool).reshape(len(found), len(pool))
+    pool = opened.pool
+    ranked = [ranks(ranking, opened) for ranking in rankings]
+    chosen = np.array([_chosen(r, budget) for r in ranked], dtype=bool).reshape(len(ranked), len(pool))
     together = chosen.astype(np.float32) @ chosen.T.astype(np.float32)
     size = np.maximum(chosen.sum(axis=1), 1)
+    overlap = together / np.minimum(size[:, None], size[None, :])
     # A sum over all rows of two methods' standardised ranks is the sum of their correlations over the
     # questions.
-    standard = np.array([r.standard for r in ranked], dtype=np.float64).reshape(len(found), len(pool))
-    varies = np.array([r.varies for r in ranked], dtype=np.float64).reshape(len(found), len(pool.questions))
+    standard = np.array([r.standard for r in ranked], dtype=np.float64).reshape(len(ranked), len(pool))
+    varies = np.array([r.varies for r in ranked], dtype=np.float64).reshape(len(ranked), len(pool.questions))
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.clip(standard @ standard.T / (varies @ varies.T), -1, 1)
-    overlap = together / np.minimum(size[:, None], size[None, :])
-    teachers = [
-        np.bincount(pool.teacher.code[row], minlength=len(pool.teacher.values)) / max(1, row.sum())
-        for row in chosen
-    ]
+    shares = []
+    for row in chosen:
+        counts = np.bincount(pool.teacher.code[row], minlength=len(pool.teacher.values))
+        shares.append(np.round(counts / max(1, row.sum()), 5).tolist())
     return {
         "spearman": [plain(row) for row in np.round(rho, 4)],
         "overlap": np.round(overlap.astype(np.float64), 4).tolist(),
-        "shares": [np.round(row, 5).tolist() for row in teachers],
+        "shares": shares,
     }
 
 
@@ -61,12 +50,18 @@ def _chosen(ranked: Ranks, budget: int) -> np.ndarray:
 
 
 def disagreement(a: Ranks, b: Ranks, pool: PoolTable, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """[N] Rank correlation of two methods within each question, and the share of the top B that they have
-    in common.
+    """[N] Spearman's rank correlation of two methods within each question (NaN where one of them cannot
+    tell the candidates apart), and the share of the top B that they have in common.
     """
-    first, second = _chosen(a, budget), _chosen(b, budget)
-    n = len(pool.questions)
-    both = np.bincount(pool.question[first & second], minlength=n)
-    least = np.minimum(*(np.bincount(pool.question[chosen], minlength=n) for chosen in (first, second)))
+    rho = _sums(pool, a.standard * b.standard)
+    rho[~(a.varies & b.varies)] = np.nan
+    first = _chosen(a, budget)
+    second = _chosen(b, budget)
+    least = np.minimum(_sums(pool, first), _sums(pool, second))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return correlations(a, b, pool), both / least
+        return np.clip(rho, -1, 1), _sums(pool, first & second) / least
+
+
+def _sums(pool: PoolTable, values: np.ndarray) -> np.ndarray:
+    """[N] Sums over each question's candidates."""
+    return np.bincount(pool.question, weights=values, minlength=len(pool.questions))

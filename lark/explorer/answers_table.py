@@ -31,7 +31,6 @@ class Answers:
     sample: np.ndarray
     answer: list[str | None]
     answer_verify: list[Any]
-    gold: list[str]
     correct: dict[str, np.ndarray]
     """By grader."""
     boxed: np.ndarray
@@ -49,6 +48,11 @@ class Answers:
         np.logical_or.at(table, (self.problem, code), self.correct[grader])
         return table.mean(axis=1)
 
+    @property
+    def disagree(self) -> np.ndarray:
+        """[N] Whether the graders differ on a sample of a problem."""
+        return self.any(np.not_equal(*self.correct.values()))
+
     def any(self, flags: np.ndarray) -> np.ndarray:
         """[N] Whether any sample of a problem has a flag."""
         return np.bincount(self.problem[flags], minlength=len(self.problems)) > 0
@@ -56,8 +60,9 @@ class Answers:
     def text(self, sample: int) -> str:
         """The text of one sample."""
         with reading(self.path), self.path.open("rb") as handle:
-            handle.seek(int(self.offset[sample]))
-            return str(json.loads(handle.read(int(self.offset[sample + 1] - self.offset[sample])))["text"])
+            start, end = self.offset[sample : sample + 2].tolist()
+            handle.seek(start)
+            return str(json.loads(handle.read(end - start))["text"])
 
 
 def answers_of(evaluation: Evaluation, context: Context) -> Answers:
@@ -67,43 +72,61 @@ def answers_of(evaluation: Evaluation, context: Context) -> Answers:
 
 
 def _read(problems_file: Path, generations: Path, grades_file: Path) -> Answers:
+    problems = _lines(problems_file)
+    grades = _lines(grades_file)
+    with reading(generations):
+        offset, truncated, n_tokens = _scan(generations)
+        # A grade belongs to the answer at the same place in the other file.
+        if len(truncated) != len(grades):
+            raise ValueError(f"it has {len(truncated)} answers, but {len(grades)} grades")
     with reading(problems_file):
-        problems = [json.loads(line) for line in problems_file.read_bytes().splitlines()]
         place = {row["id"]: i for i, row in enumerate(problems)}
     with reading(grades_file):
-        grades = [json.loads(line) for line in grades_file.read_bytes().splitlines()]
-        correct = {grader: np.array([bool(row[grader]) for row in grades], dtype=bool) for grader in GRADERS}
-        problem = np.array([place[row["problem"]] for row in grades], dtype=np.int64)
-        seed, sample = (
-            np.array([int(row[key]) for row in grades], dtype=np.int64) for key in ("seed", "sample")
+        return Answers(
+            path=generations,
+            problems=problems,
+            problem=np.array([place[row["problem"]] for row in grades], dtype=np.int64),
+            seed=_whole(grades, "seed"),
+            sample=_whole(grades, "sample"),
+            answer=[row["answer"] for row in grades],
+            answer_verify=[row.get("answer_verify") for row in grades],
+            correct={grader: _whole(grades, grader).astype(bool) for grader in GRADERS},
+            boxed=np.array([row["answer"] is not None for row in grades], dtype=bool),
+            truncated=truncated,
+            n_tokens=n_tokens,
+            offset=offset,
         )
-        answer = [row["answer"] for row in grades]
-        gold = [str(row["gold"]) for row in grades]
-        verify = [row.get("answer_verify") for row in grades]
-    with reading(generations):
-        offset, cut, size = _scan(generations)
-        if len(cut) != len(grades):
-            raise ValueError(f"it has {len(cut)} answers, but {len(grades)} grades")
-    return Answers(
-        generations, problems, problem, seed, sample, answer, verify, gold, correct,
-        np.array([value is not None for value in answer], dtype=bool), cut, size, offset,
-    )  # fmt: skip
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with reading(path):
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def _whole(rows: list[dict[str, Any]], key: str) -> np.ndarray:
+    return np.array([int(row[key]) for row in rows], dtype=np.int64)
 
 
 def _scan(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where each line starts, whether the answer was cut off, and its tokens. Lines are not parsed: they
     can be hundreds of MB.
     """
-    offsets, cut, size = [0], [], []
+    offsets = [0]
+    truncated = []
+    n_tokens = []
     with path.open("rb") as handle:
         for line in handle:
             offsets.append(offsets[-1] + len(line))
             match = TAIL.search(line[-END:])
             if match is None:  # written by another version, with other fields
                 row = json.loads(line)
-                reason, n = str(row["finish_reason"]).encode(), int(row["n_tokens"])
+                truncated.append(row["finish_reason"] == "length")
+                n_tokens.append(int(row["n_tokens"]))
             else:
-                reason, n = match[1], int(match[2])
-            cut.append(reason == b"length")
-            size.append(n)
-    return np.array(offsets, dtype=np.int64), np.array(cut, dtype=bool), np.array(size, dtype=np.int64)
+                truncated.append(match[1] == b"length")
+                n_tokens.append(int(match[2]))
+    return (
+        np.array(offsets, dtype=np.int64),
+        np.array(truncated, dtype=bool),
+        np.array(n_tokens, dtype=np.int64),
+    )

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from lark.errors import LarkError, first_line
@@ -32,17 +33,19 @@ class Route:
     address: str
     answer: Callable[..., dict[str, Any] | Rows]
 
-    @property
+    @cached_property
     def pattern(self) -> re.Pattern[str]:
-        parts = [
-            f"({PARTS[part[1:-1]]})" if part.startswith("{") else re.escape(part)
-            for part in self.address.split("/")
-        ]
-        return re.compile("/".join(parts))
+        return re.compile(re.sub(r"\{(\w+)\}", lambda part: f"({PARTS[part[1]]})", self.address))
 
-    @property
-    def numbers(self) -> list[bool]:
-        return [part == "{number}" for part in self.address.split("/") if part.startswith("{")]
+    def read(self, path: str) -> list[str | int] | None:
+        """The parts of a path; None if it is another address."""
+        match = self.pattern.fullmatch(path)
+        if match is None:
+            return None
+        names = re.findall(r"\{(\w+)\}", self.address)
+        return [
+            int(part) if name == "number" else part for name, part in zip(names, match.groups(), strict=True)
+        ]
 
 
 VIEW = "{fingerprint}/{view}"
@@ -70,46 +73,41 @@ ROUTES = [
     Route("problem/{key}/{key}/{key}/{number}", answers.problem),
     Route("sample/{key}/{key}/{number}", answers.sample),
 ]
-COMPILED = [(route, route.pattern) for route in ROUTES]
 
 
 def answer(context: Context, path: str) -> dict[str, Any] | Rows:
     """The answer to an address. Raises a PageError with a sentence for the page, whatever is wrong."""
-    for route, pattern in COMPILED:
-        match = pattern.fullmatch(path)
-        if match:
-            values = [
-                int(v) if number else v for v, number in zip(match.groups(), route.numbers, strict=True)
-            ]
-            return _guarded(route, context, values)
+    for route in ROUTES:
+        parts = route.read(path)
+        if parts is not None:
+            return _guarded(route, context, parts)
     raise PageError("There is no such page.")
 
 
-def _guarded(route: Route, context: Context, values: list[Any]) -> dict[str, Any] | Rows:
+def _guarded(route: Route, context: Context, parts: list[str | int]) -> dict[str, Any] | Rows:
     try:
-        return route.answer(context, *values)
-    except PageError:
-        raise
-    except LarkError as error:
-        raise PageError(str(error), 503) from error
-    except FileNotFoundError as error:
-        raise PageError("A file of this artifact has just been removed. Reload the page.", 503) from error
-    except MemoryError as error:
-        raise PageError("There is not enough memory to show this page.", 503) from error
+        return route.answer(context, *parts)
     except Exception as error:
         # Files of a store can hold anything. What no reader foresaw must not end in a stack trace either.
-        log.warning("/%s: %s: %s", route.address, type(error).__name__, first_line(error))
-        raise PageError(
-            f"This page cannot be shown: a file has unexpected content ({type(error).__name__}:"
-            f" {first_line(error)}).",
-            503,
-        ) from error
+        raise _problem(error, route) from error
+
+
+def _problem(error: Exception, route: Route) -> PageError:
+    if isinstance(error, LarkError):
+        return PageError(str(error), getattr(error, "status", 503))
+    if isinstance(error, FileNotFoundError):
+        return PageError("A file of this artifact has just been removed. Reload the page.", 503)
+    if isinstance(error, MemoryError):
+        return PageError("There is not enough memory to show this page.", 503)
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    log.warning("/%s: %s", route.address, reason)
+    return PageError(f"This page cannot be shown: a file has unexpected content ({reason}).", 503)
 
 
 def respond(context: Context, path: str, query: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """HTTP status and JSON for an address."""
     try:
-        found = answer(context, path)
-        return 200, found.page(Query.of(query)) if isinstance(found, Rows) else found
+        values = answer(context, path)
+        return 200, values.page(Query.of(query)) if isinstance(values, Rows) else values
     except PageError as problem:
         return problem.status, {"problem": str(problem)}

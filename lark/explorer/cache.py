@@ -15,14 +15,14 @@ Stamp = tuple[tuple[int, int], ...]
 
 def stamp(*paths: Path) -> Stamp:
     """Time and size of files; a missing one counts as empty."""
-    found = []
+    stamps = []
     for path in paths:
         try:
             stat = path.stat()
-            found.append((stat.st_mtime_ns, stat.st_size))
+            stamps.append((stat.st_mtime_ns, stat.st_size))
         except OSError:
-            found.append((0, -1))
-    return tuple(found)
+            stamps.append((0, -1))
+    return tuple(stamps)
 
 
 class Cache:
@@ -43,13 +43,14 @@ class Cache:
         at a time.
         """
         with self.lock:
-            own = self.making.setdefault(key, threading.Lock())
-        with own:
+            making = self.making.setdefault(key, threading.Lock())
+        with making:
             with self.lock:
-                found = self.entries.get(key)
-                if found is not None and found[0] == version:
+                entry = self.entries.get(key)
+                if entry is not None and entry[0] == version:
                     self.entries.move_to_end(key)
-                    return found[1]
+                    return entry[1]
+            # Without the lock of the whole cache: making a value can take a second.
             value = make()
             size = size_of(value)
             with self.lock:
@@ -81,7 +82,7 @@ def size_of(value: Any, depth: int = 0) -> int:
         return 200 + _sum(value.keys(), depth) + _sum(value.values(), depth)
     if isinstance(value, list | tuple):
         return 60 + _sum(value, depth)
-    return 200 + _sum(vars(value).values(), depth) if hasattr(value, "__dict__") else 60
+    return 60 + _sum(getattr(value, "__dict__", {}).values(), depth)
 
 
 def _sum(values: Iterable[Any], depth: int) -> int:

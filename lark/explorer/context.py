@@ -1,4 +1,4 @@
-"""What every page is given: the store and the cache."""
+"""The store and the cache, which every page is given."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Listing
-from lark.explorer.pool_table import PoolTable, pool_table
-from lark.explorer.views import View, find_view
+from lark.explorer.pool_table import pool_table
+from lark.explorer.tables import OpenView
+from lark.explorer.views import find_view
 
 T = TypeVar("T")
 CACHE_BYTES = 320 * 2**20
@@ -29,7 +30,8 @@ class Context:
         """A value that is valid until one of the files changes."""
         return self.cache.get(key, stamp(*files), make)
 
-    def view(self, listing: Listing, pool: str, view: str) -> tuple[View, PoolTable]:
-        """A view of a pool, and the pool's rows."""
-        found = find_view(listing, pool, view)
-        return found, pool_table(found.pool, self.cache)
+    def open(self, pool: str, view_id: str) -> OpenView:
+        """A view of a pool, with the pool's rows."""
+        listing = self.listing()
+        view = find_view(listing, pool, view_id)
+        return OpenView(listing, view, pool_table(view.pool, self.cache))

@@ -1,6 +1,4 @@
-"""Evaluations: which student answered which benchmark. Found by following the inputs of a `metrics`
-artifact.
-"""
+"""Evaluations of students on benchmarks, found by following the inputs of `metrics` artifacts."""
 
 import hashlib
 import json
@@ -23,7 +21,6 @@ class Model:
     """A student that was evaluated: before training, or after training on a selection."""
 
     checkpoint: Entry | None
-    selection: Entry | None
     student: str
     label: str
     """The method's label, or "Base model"."""
@@ -32,21 +29,17 @@ class Model:
 
     @property
     def id(self) -> str:
-        return (
-            f"base-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
-            if self.checkpoint is None
-            else self.checkpoint.fingerprint
-        )
+        if self.checkpoint is None:
+            return f"base-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
+        return self.checkpoint.fingerprint
 
     def describe(self) -> dict[str, Any]:
-        names = {"checkpoint": self.checkpoint, "selection": self.selection}
-        where = {name: None if entry is None else entry.fingerprint for name, entry in names.items()}
         return {
             "id": self.id,
             "student": self.student,
             "label": self.label,
             "base": self.checkpoint is None,
-            **where,
+            "checkpoint": self.checkpoint and self.checkpoint.fingerprint,
             **self.details,
         }
 
@@ -66,35 +59,30 @@ class Evaluation:
 
 def evaluations(listing: Listing) -> list[Evaluation]:
     """All evaluations whose grades are finished; a base model's first, then the newest."""
-    if "evaluations" not in listing.derived:
-        listing.derived["evaluations"] = _evaluations(listing)
-    return list(listing.derived["evaluations"])
+    return listing.once("evaluations", lambda: _evaluations(listing))
 
 
 def _evaluations(listing: Listing) -> list[Evaluation]:
-    found = []
+    finished = []
     for metrics in listing.of(METRICS.name):
         generations = listing.input(metrics, GENERATIONS.name)
         if metrics.finished and generations is not None:
             try:
-                found.append(_evaluation(listing, metrics, generations))
+                finished.append(_evaluation(listing, metrics, generations))
             except LarkError:
                 continue  # its configuration cannot be read; the artifact's own page says why
-    return sorted(found, key=lambda e: (e.task, e.group, e.model.checkpoint is not None))
+    return sorted(finished, key=lambda e: (e.task, e.group, e.model.checkpoint is not None))
 
 
 def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluation:
     model = _model(listing, generations)
-    task = (
-        generations.name.split(BASE, 1)[-1]
-        if model.checkpoint is None
-        else generations.name.removeprefix(f"{model.checkpoint.name}-")
-    )
-    asked = {
-        key: value
-        for key, value in listing.config(generations)["depends"].items()
-        if key in ("task", "decoding", "engine")
-    }
+    if model.checkpoint is None:
+        task = generations.name.split(BASE, 1)[-1]
+    else:
+        task = generations.name.removeprefix(f"{model.checkpoint.name}-")
+    depends = listing.config(generations)["depends"]
+    asked = {key: depends[key] for key in ("task", "decoding", "engine") if key in depends}
+    # Students differ within a group. These settings must not, or their accuracies could not be compared.
     same = [asked, listing.config(metrics)["depends"]]
     group = hashlib.sha256(json.dumps(same, sort_keys=True, default=str).encode()).hexdigest()[:12]
     return Evaluation(model, task, group, metrics, generations)
@@ -102,30 +90,27 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
 
 def _model(listing: Listing, generations: Entry) -> Model:
     if CHECKPOINT.name not in generations.inputs:
-        return Model(None, None, generations.name.split(BASE, 1)[0], "Base model", {})
+        return Model(None, generations.name.split(BASE, 1)[0], "Base model", {})
     checkpoint = listing.input(generations, CHECKPOINT.name)
     if checkpoint is None:
         raise PageError(f"The checkpoint of {generations.folder.name} is not in this store (any more).")
     selection = listing.input(checkpoint, SELECTION.name)
     if selection is None:
-        return Model(checkpoint, None, checkpoint.name, checkpoint.name, {})
+        return Model(checkpoint, checkpoint.name, checkpoint.name, {})
     details = selected_by(selection, listing)
     method = str(listing.config(selection)["depends"].get("method"))
     student = checkpoint.name.split(f"-{method}", 1)[0]
     kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
-    return Model(checkpoint, selection, student, details["label"], kept)
+    return Model(checkpoint, student, details["label"], kept)
 
 
-def models_of(found: list[Evaluation]) -> list[Model]:
+def models_of(evaluations: list[Evaluation]) -> list[Model]:
     """The distinct models, base models first, then by method and budget."""
-    distinct = {evaluation.model.id: evaluation.model for evaluation in found}
-    return sorted(
-        distinct.values(),
-        key=lambda m: (
-            m.student,
-            m.checkpoint is not None,
-            m.label,
-            m.details.get("budget") or 0,
-            started(m.checkpoint or found[0].metrics),
-        ),
-    )
+    distinct = {evaluation.model.id: evaluation.model for evaluation in evaluations}
+    return sorted(distinct.values(), key=_place)
+
+
+def _place(model: Model) -> tuple[Any, ...]:
+    when = "" if model.checkpoint is None else started(model.checkpoint)
+    budget = model.details.get("budget") or 0
+    return model.student, model.checkpoint is not None, model.label, budget, when

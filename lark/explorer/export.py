@@ -2,8 +2,9 @@
 anywhere else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,14 @@ class Writer:
         self.context = context
         self.draft = draft
 
-    def get(self, path: str) -> dict[str, Any] | None:
-        """The answer to an address; None if it cannot be given: the page then says that it is not part of
-        the export.
+    def get(self, path: str) -> Any:
+        """The values or the list (Rows) at an address; None if they cannot be given: the page then says
+        that they are not part of the export.
         """
         try:
-            found = answer(self.context, path)
+            return answer(self.context, path)
         except PageError:
             return None
-        assert not isinstance(found, Rows)
-        return found
 
     def put(self, path: str, values: dict[str, Any]) -> None:
         self.draft.write(f"data/{path}.json", encode(values))
@@ -70,38 +69,40 @@ class Writer:
             self.put(path, values)
         return values
 
-    def rows(self, path: str, keep: Callable[[dict[str, Any]], bool] = lambda row: True) -> None:
-        """Write a list as a whole: the browser searches and filters it."""
-        try:
-            found = answer(self.context, path)
-        except PageError:
-            return
-        assert isinstance(found, Rows)
-        self.put(path, found.everything(keep))
+    def rows(self, path: str, numbers: Sequence[int] | None = None) -> None:
+        """Write a list, or its rows with these numbers: the browser searches and filters it."""
+        rows = self.get(path)
+        if rows is not None:
+            self.put(path, rows.everything(numbers))
 
 
 def export(context: Context, target: Path, questions: int, ids: list[str] | None = None) -> tuple[int, int]:
     """Write the pages; returns the number of files and bytes. An unfinished export never has the final
     name.
     """
-    if questions < 1:
-        raise LarkError(f"--questions {questions}: export at least 1 question.")
+    _check_count(questions)
     with replacing(target.resolve()) as draft:  # a link to a folder stays a link
         writer = Writer(Snapshot(context.root, context.cache), draft)
         _page(writer)
-        _store(writer)
-        found = sum(
-            _pool(writer, pool, questions, ids) for pool in (writer.get("overview") or {}).get("pools", [])
-        )
-        if ids and not found:
-            raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
-        answered = _answers(writer, questions)
-        if not found and not answered:
+        pools = _store(writer)
+        exported = sum(_pool(writer, pool, questions, ids) for pool in pools)
+        _check_ids(ids, exported)
+        if not _answers(writer, questions) and not exported:
             raise NothingToExportError(
                 f"{context.root}: there is no finished pool and no graded answer to export yet. `make run`"
                 " makes them."
             )
-    return draft.files, draft.size
+    return len(draft.checksums), draft.size
+
+
+def _check_count(questions: int) -> None:
+    if questions < 1:
+        raise LarkError(f"--questions {questions}: export at least 1 question.")
+
+
+def _check_ids(ids: list[str] | None, exported: int) -> None:
+    if ids and not exported:
+        raise LarkError(f"--ids {','.join(ids)}: no pool of this store has such a question.")
 
 
 def _page(writer: Writer) -> None:
@@ -113,8 +114,10 @@ def _page(writer: Writer) -> None:
             writer.draft.write(f"static/{name}", path.read_bytes())
 
 
-def _store(writer: Writer) -> None:
-    """The overview: without logs, which name paths of this machine, and without runs in progress."""
+def _store(writer: Writer) -> list[dict[str, Any]]:
+    """The overview: without logs, which name paths of this machine, and without runs in progress. Returns
+    the pools.
+    """
     overview = writer.get("overview")
     if overview is not None:
         writer.put("overview", {**overview, "runs": [], "running": []})
@@ -123,39 +126,31 @@ def _store(writer: Writer) -> None:
         writer.copy(f"curve/{curve['fingerprint']}")
     writer.rows("artifacts")
     for entry in writer.context.listing():
-        values = writer.get(f"artifact/{entry.kind}/{entry.fingerprint}")
+        path = f"artifact/{entry.kind}/{entry.fingerprint}"
+        values = writer.get(path)
         if values is not None:
-            writer.put(
-                f"artifact/{entry.kind}/{entry.fingerprint}", {**values, "runs": [], "log": "", "last": ""}
-            )
+            writer.put(path, {**values, "runs": [], "log": "", "last": ""})
+    return overview["pools"] if overview else []
 
 
 def _pool(writer: Writer, pool: dict[str, Any], count: int, ids: list[str] | None) -> int:
     """The questions of one pool under every student that was run on it. Returns how many."""
-    first = f"{pool['fingerprint']}/{pool['views'][0]['id']}"
-    try:
-        rows = answer(writer.context, f"questions/{first}")
-    except PageError:
+    fingerprint = pool["fingerprint"]
+    rows = writer.get(f"questions/{fingerprint}/{pool['views'][0]['id']}")
+    if rows is None:
         return 0
-    assert isinstance(rows, Rows)
     numbers = _chosen(rows, count, ids)
     for view in pool["views"]:
-        where = f"{pool['fingerprint']}/{view['id']}"
+        where = f"{fingerprint}/{view['id']}"
         for budget in (writer.copy(f"pool/{where}") or {"budgets": []})["budgets"]:
             writer.copy(f"shares/{where}/{budget['key']}")
-        writer.rows(f"questions/{where}", lambda row: row["n"] in numbers)
+        writer.rows(f"questions/{where}", numbers)
         _methods(writer, where, numbers)
-        for i, n in enumerate(numbers):
-            _question(
-                writer,
-                where,
-                n,
-                numbers[i - 1] if i else None,
-                numbers[i + 1] if i + 1 < len(numbers) else None,
-            )
+        for n, around in _with_neighbours(numbers):
+            _question(writer, where, n, around)
     for n in numbers:
         for c in range(rows.make(n)["candidates"]):
-            writer.copy(f"text/{pool['fingerprint']}/{n}/{c}")
+            writer.copy(f"text/{fingerprint}/{n}/{c}")
     return len(numbers)
 
 
@@ -163,28 +158,36 @@ def _chosen(rows: Rows, count: int, ids: list[str] | None) -> list[int]:
     """Numbers of the questions: those asked for, or evenly spread ones, if possible with tokens."""
     if ids is not None:
         return [i for i in range(rows.count) if rows.make(i)["id"] in ids]
-    kept, rest = np.flatnonzero(rows.flags["tokens"]), np.flatnonzero(~rows.flags["tokens"])
-    first = _spread(kept, count)
-    return sorted([*first, *_spread(rest, count - len(first))])
+    first = _spread(np.flatnonzero(rows.flags["tokens"]), count)
+    return sorted([*first, *_spread(np.flatnonzero(~rows.flags["tokens"]), count - len(first))])
 
 
 def _spread(numbers: np.ndarray, count: int) -> list[int]:
-    if count <= 0 or not len(numbers):
+    """At most this many of the numbers, evenly spread."""
+    size = min(count, len(numbers))
+    if size <= 0:
         return []
-    return [
-        int(numbers[i])
-        for i in np.unique(np.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().astype(int))
-    ]
+    places = np.linspace(0, len(numbers) - 1, size).round().astype(int)
+    return numbers[np.unique(places)].tolist()
 
 
-def _question(writer: Writer, where: str, n: int, before: int | None, after: int | None) -> None:
+def _with_neighbours(numbers: list[int]) -> Iterator[tuple[int, dict[str, int | None]]]:
+    """Each number with those before and after it in the export, to which its page links."""
+    for i, n in enumerate(numbers):
+        before = numbers[i - 1] if i else None
+        after = numbers[i + 1] if i + 1 < len(numbers) else None
+        yield n, {"previous": before, "next": after}
+
+
+def _question(writer: Writer, where: str, n: int, around: dict[str, int | None]) -> None:
     values = writer.get(f"question/{where}/{n}")
     if values is None:
         return
+    # The page offers the tokens of a candidate only if the export has them.
     written = set(_tokens(writer, where, n, values))
     for candidate in values["candidates"]:
         candidate["has_tokens"] = candidate["c"] in written
-    writer.put(f"question/{where}/{n}", {**values, "previous": before, "next": after})
+    writer.put(f"question/{where}/{n}", {**values, **around})
 
 
 def _tokens(writer: Writer, where: str, n: int, question: dict[str, Any]) -> Iterator[int]:
@@ -192,12 +195,7 @@ def _tokens(writer: Writer, where: str, n: int, question: dict[str, Any]) -> Ite
     Yields their numbers.
     """
     left = TOKENS_PER_QUESTION
-    selected = [row["c"] for selection in question["selections"] for row in selection["chosen"]]
-    best = sorted(
-        range(len(question["candidates"])),
-        key=lambda c: min((r[c] or 10**6 for r in question["ranks"].values()), default=0),
-    )
-    for c in dict.fromkeys([*selected, *best]):
+    for c in _by_interest(question):
         candidate = question["candidates"][c]
         size = candidate["tokens"] or 0
         if not candidate["has_tokens"] or size > left:
@@ -210,20 +208,27 @@ def _tokens(writer: Writer, where: str, n: int, question: dict[str, Any]) -> Ite
             yield c
 
 
+def _by_interest(question: dict[str, Any]) -> list[int]:
+    """Numbers of a question's candidates: selected ones first, then by the best rank that a method gives."""
+    selected = [row["c"] for selection in question["selections"] for row in selection["chosen"]]
+    unranked = 10**6
+    best = [unranked] * len(question["candidates"])
+    for ranks in question["ranks"].values():
+        for c, rank in enumerate(ranks):
+            best[c] = min(best[c], rank or unranked)
+    return list(dict.fromkeys([*selected, *np.argsort(best, kind="stable").tolist()]))
+
+
 def _methods(writer: Writer, where: str, numbers: list[int]) -> None:
     values = writer.copy(f"methods/{where}")
     if values is None:
         return
     for ranking in values["rankings"]:
         writer.copy(f"distribution/{where}/{ranking['key']}")
-    keys = [ranking["key"] for ranking in values["rankings"] if ranking["key"] in values["comparable"]]
     for budget in values["budgets"]:
         writer.copy(f"agreement/{where}/{budget}")
-        for i, first in enumerate(keys):
-            for second in keys[i + 1 :]:
-                writer.rows(
-                    f"disagreement/{where}/{first}/{second}/{budget}", lambda row: row["n"] in numbers
-                )
+        for first, second in combinations(values["comparable"], 2):
+            writer.rows(f"disagreement/{where}/{first}/{second}/{budget}", numbers)
 
 
 def _answers(writer: Writer, count: int) -> int:
@@ -233,38 +238,31 @@ def _answers(writer: Writer, count: int) -> int:
     values = writer.copy("benchmarks") or {"benchmarks": [], "graders": []}
     for benchmark in values["benchmarks"]:
         models = benchmark["models"]
-        bases = [model for model in models if model["base"]] or models[:1]
-        pairs = [
-            (b["id"], m["id"])
-            for b in bases
-            for m in models
-            if m["student"] == b["student"] and (m is not b or len(models) == 1)
-        ]
-        for base, trained in pairs:
-            _problems(writer, f"{benchmark['group']}/{base}/{trained}", values["graders"], count)
+        for base in [model for model in models if model["base"]] or models[:1]:
+            for model in models:
+                # A base student is compared with itself only if there is nothing else to show.
+                is_trained = model is not base or len(models) == 1
+                if is_trained and model["student"] == base["student"]:
+                    where = f"{benchmark['group']}/{base['id']}/{model['id']}"
+                    _problems(writer, where, values["graders"], count)
     return len(values["benchmarks"])
 
 
 def _problems(writer: Writer, where: str, graders: list[str], count: int) -> None:
     group, *models = where.split("/")
-    try:
-        rows = answer(writer.context, f"problems/{where}/{graders[0]}")
-    except PageError:
+    rows = writer.get(f"problems/{where}/{graders[0]}")
+    if rows is None:
         return
-    assert isinstance(rows, Rows)
     numbers = _spread(np.arange(rows.count), count)
     for grader in graders:
-        writer.rows(f"problems/{where}/{grader}", lambda row: row["n"] in numbers)
-    for i, n in enumerate(numbers):
+        writer.rows(f"problems/{where}/{grader}", numbers)
+    for n, around in _with_neighbours(numbers):
         values = writer.get(f"problem/{where}/{n}")
         if values is None:
             continue
-        last = i + 1 == len(numbers)
-        writer.put(
-            f"problem/{where}/{n}",
-            {**values, "previous": numbers[i - 1] if i else None, "next": None if last else numbers[i + 1]},
-        )
+        writer.put(f"problem/{where}/{n}", {**values, **around})
         for model, side in zip(models, values["sides"], strict=True):
             for sample in side["samples"]:
-                if f"data/sample/{group}/{model}/{sample['i']}.json" not in writer.draft.checksums:
-                    writer.copy(f"sample/{group}/{model}/{sample['i']}")
+                path = f"sample/{group}/{model}/{sample['i']}"
+                if f"data/{path}.json" not in writer.draft.checksums:  # written with another student
+                    writer.copy(path)

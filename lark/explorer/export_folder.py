@@ -1,5 +1,5 @@
-"""The folder of an export: which files are its own, and how it is replaced. A file that no export wrote is
-never removed.
+"""The folder of an export: its own files, and how it is replaced. A file that no export wrote is never
+removed.
 """
 
 import contextlib
@@ -34,10 +34,6 @@ class Draft:
         self.checksums: dict[str, str] = {}
         self.size = 0
 
-    @property
-    def files(self) -> int:
-        return len(self.checksums)
-
     def write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,10 +45,10 @@ class Draft:
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Draft]:
     """A draft that takes the place of the target when it is complete. Nothing changes after an error."""
-    _check(target)
     beside = f".{target.name}.{socket.gethostname()[:40]}-{os.getpid()}"
     draft = Draft(target.with_name(f"{beside}.part"))
     try:
+        _check(target)
         draft.folder.mkdir(parents=True)
         try:
             yield draft
@@ -86,11 +82,9 @@ def _remove(old: Path) -> None:
     stays.
     """
     added = others(old)
-    files = [
-        path for path in old.rglob("*") if path.is_file()
-    ]  # not the list's: a list can name a file elsewhere
-    for path in files:
-        if path.relative_to(old).as_posix() not in added:
+    # The files that are there, not those of the list: a list can name a file elsewhere.
+    for path in old.rglob("*"):
+        if path.is_file() and path.relative_to(old).as_posix() not in added:
             path.unlink()
     for folder, _, _ in os.walk(old, topdown=False):
         with contextlib.suppress(OSError):
@@ -101,32 +95,24 @@ def _remove(old: Path) -> None:
 
 def _check(target: Path) -> None:
     """Refuse a file, and a folder with anything that no export wrote."""
+    names = others(target)
     if target.exists() and not target.is_dir():
-        raise LarkError(f"--to {target}: this is a file. Give a folder.")
-    try:
-        found = others(target)
-    except OSError as error:
-        raise LarkError(
-            f"--to {target}: the folder cannot be read ({error.strerror}). Give another one."
-        ) from error
-    if found and _is_older(target):
-        raise LarkError(
-            f"--to {target}: this export is of an earlier version, which kept no list of its files, so it is"
-            " not replaced. Give a new folder, or remove this one."
+        problem = "this is a file. Give a folder."
+    elif not names:
+        return
+    else:
+        problem = (
+            "this folder has other files, or files that were changed since they were exported:"
+            f" {some(names, SHOWN)}. Give a new folder, or move them away; an unchanged earlier export is replaced."
         )
-    if found:
-        raise LarkError(
-            f"--to {target}: this folder has other files, or files that were changed since they were"
-            f" exported: {some(found, SHOWN)}. Give a new folder, or move them away; an unchanged earlier export"
-            " is replaced."
-        )
+    raise LarkError(f"--to {target}: {problem}")
 
 
 def others(folder: Path) -> list[str]:
     """Files, links and empty folders that no export wrote, and exported files with another content."""
     checksums = _checksums(folder)
     ours = {MARK} if checksums else set()
-    found = []
+    names = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
@@ -134,8 +120,8 @@ def others(folder: Path) -> list[str]:
         else:
             is_ours = name in ours or checksums.get(name) == _checksum(path)
         if not is_ours:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _checksums(folder: Path) -> dict[str, str]:
@@ -144,11 +130,6 @@ def _checksums(folder: Path) -> dict[str, str]:
     if not isinstance(files, dict) or PAGE not in files:
         return {}
     return files
-
-
-def _is_older(folder: Path) -> bool:
-    """Whether the folder is an export of a version that counted its questions but did not list its files."""
-    return (folder / PAGE).is_file() and list(readable_object(folder / MARK) or {}) == ["questions"]
 
 
 def _checksum(path: Path) -> str:

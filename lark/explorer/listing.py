@@ -6,17 +6,17 @@ Nothing is written, not even a lock: a run may be going on in the same store.
 
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lark.explorer.cache import Cache, stamp
-from lark.explorer.locks import holder, locked, locked_inodes
+from lark.explorer.locks import locked, locked_inodes
 from lark.explorer.problems import PageError, reading
 from lark.reading.untrusted import read_yaml
+from lark.store.alive import is_fresh
 from lark.store.locks import lock_file
 from lark.store.manifest import DAMAGED, MANIFEST, Manifest, readable_manifest
 from lark.work.entry import REPORTS
@@ -29,8 +29,16 @@ another one.
 """
 EXPANSION = 8
 """Bytes in memory per byte of a manifest."""
+T = TypeVar("T")
 Key = tuple[str, str]
 """Kind and fingerprint of an artifact."""
+
+
+def folder_key(folder: str) -> Key | None:
+    """Kind and fingerprint of an artifact's folder, `pool/demo-0123456789ab`; None for another folder."""
+    kind, _, name = folder.partition("/")
+    match = FOLDER.fullmatch(name)
+    return (kind, match["fingerprint"]) if match else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +70,8 @@ class Entry:
     @cached_property
     def inputs(self) -> dict[str, Key]:
         """Kind and fingerprint of each input."""
-        keys = {}
-        for label, folder in self.manifest.inputs.items():
-            kind, _, name = folder.partition("/")
-            match = FOLDER.fullmatch(name)
-            if match:
-                keys[label] = (kind, match["fingerprint"])
-        return keys
+        keys = {label: folder_key(folder) for label, folder in self.manifest.inputs.items()}
+        return {label: key for label, key in keys.items() if key is not None}
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -83,7 +86,7 @@ class Listing:
         self.root, self.cache = root, cache
         self.entries: dict[Key, Entry] = {entry.key: entry for entry in self._scan()}
         self.derived: dict[str, Any] = {}
-        """What was computed from this listing, so that it is computed once."""
+        """Values of `once`."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
@@ -100,6 +103,12 @@ class Listing:
 
     def input(self, entry: Entry, label: str) -> Entry | None:
         return self.entries.get(entry.inputs.get(label, ("", "")))
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value that is computed once for this listing."""
+        if name not in self.derived:
+            self.derived[name] = make()
+        return self.derived[name]
 
     @cached_property
     def _users(self) -> dict[Key, list[Entry]]:
@@ -120,41 +129,30 @@ class Listing:
     def config(self, entry: Entry) -> dict[str, Any]:
         """Content of the artifact's config.yaml: version, depends, inputs."""
         path = entry.file("config.yaml")
-
-        def read() -> dict[str, Any] | str:
-            try:
-                values = read_yaml(path)
-            except ValueError as error:
-                return str(error)  # kept like a value: finding out can take a tenth of a second
-            is_config = isinstance(values, dict) and isinstance(values.get("depends"), dict)
-            return values if is_config else "it is not an artifact's configuration"
-
         with reading(path):
-            values = self.cache.get(("config", path), stamp(path), read)
-            if isinstance(values, str):
-                raise ValueError(values)
+            values = self.cache.get(("config", path), stamp(path), lambda: read_yaml(path))
+            if not (isinstance(values, dict) and isinstance(values.get("depends"), dict)):
+                raise ValueError("it is not an artifact's configuration")
             return values
 
     def state(self, entry: Entry) -> str:
         """finished, running, failed, damaged, interrupted, or unreadable."""
         status = entry.manifest.status
-        if entry.problem or status in ("finished", "failed", DAMAGED):
-            return "unreadable" if entry.problem else status
+        if entry.problem:
+            return "unreadable"
+        if status in ("finished", "failed", DAMAGED):
+            return status
         lock = lock_file(self.root, entry.folder)
         return "running" if locked(lock, self._locked) or _is_changing(entry.folder) else "interrupted"
-
-    def worker(self, entry: Entry) -> str:
-        """Which process is making the artifact."""
-        return holder(lock_file(self.root, entry.folder))
 
     def _scan(self) -> Iterator[Entry]:
         if not self.root.is_dir():
             raise PageError(f"The store {self.root.name} does not exist (any more).")
         with reading(self.root, f"The store {self.root.name}"):
-            kinds = sorted(
-                p for p in self.root.iterdir() if p.name not in NOT_KINDS and not p.name.startswith(".")
-            )
-        for kind in kinds:
+            folders = sorted(self.root.iterdir())
+        for kind in folders:
+            if kind.name in NOT_KINDS or kind.name.startswith("."):
+                continue
             for name in _folders(kind):
                 match = FOLDER.fullmatch(name)
                 if match:
@@ -196,7 +194,6 @@ def started(entry: Entry) -> str:
 
 def _is_changing(folder: Path) -> bool:
     try:
-        newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+        return any(is_fresh(path, QUIET_SECONDS) for path in folder.iterdir())
     except OSError:
         return False
-    return time.time() - newest < QUIET_SECONDS

@@ -4,8 +4,7 @@ could delay the run.
 
 from pathlib import Path
 
-from lark.reading.untrusted import readable_object, regular
-from lark.store.alive import is_fresh, owner_name
+from lark.store.alive import is_fresh
 from lark.store.locks import STALE_SECONDS, held_file
 
 LIST = Path("/proc/locks")
@@ -33,14 +32,3 @@ def locked(path: Path, inodes: frozenset[str]) -> bool:
         return str(path.stat().st_ino) in inodes
     except OSError:
         return False
-
-
-def holder(path: Path) -> str:
-    """The last process that took the lock: "process 123 on host"."""
-    owner = readable_object(held_file(path))
-    if owner is not None:
-        return owner_name(owner)[:200]
-    try:
-        return regular(path).read_text(encoding="utf-8").strip()[:200]
-    except (OSError, ValueError):
-        return ""

@@ -1,5 +1,5 @@
-"""A pool without its texts, in memory: which rows belong to which question, teachers, correctness. Texts
-are read when shown.
+"""A pool without its texts, in memory: the rows of each question, teachers, correctness. Texts are read
+when they are shown.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 
 from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry
-from lark.explorer.problems import PageError, reading
+from lark.explorer.problems import PageError, check_number, reading
 from lark.pool import trajectories as pools
 from lark.reading.untrusted import regular
 
 CODED = ["question_id", "candidate_id", "teacher", "question", "answer"]
 """Columns with few distinct values: read as dictionaries."""
+COLUMNS = [*CODED, "correct"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,6 @@ class Codes:
     def of(cls, column: pa.ChunkedArray) -> "Codes":
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         array = encoded.unify_dictionaries().combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # no rows
-            array = pa.array([], pa.dictionary(pa.int32(), pa.string()))
         codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
         values = [str(value) for value in array.dictionary.to_pylist()]
         return cls(values, codes)
@@ -43,6 +42,12 @@ class Codes:
     def __getitem__(self, row: int) -> str | None:
         code = self.code[row]
         return None if code < 0 else self.values[code]
+
+    def numbers(self, values: list[str]) -> np.ndarray:
+        """[R] The place of each row's text in another list; -1 if it is not in it."""
+        place = {value: i for i, value in enumerate(values)}
+        by_code = np.array([place.get(value, -1) for value in self.values] + [-1], dtype=np.int64)
+        return by_code[self.code]  # the code -1 takes the -1 at the end
 
     @cached_property
     def place(self) -> np.ndarray:
@@ -79,9 +84,12 @@ class PoolTable:
 
     def rows(self, number: int) -> np.ndarray:
         """Rows of a question, in the pool's order."""
-        if not 0 <= number < len(self.questions):
-            raise PageError(f"This pool has {len(self.questions):,} questions; there is no number {number}.")
+        check_number(number, len(self.questions), f"This pool has {len(self.questions):,} questions")
         return self.order[self.start[number] : self.start[number + 1]]
+
+    def text(self, number: int) -> str:
+        """Id and text of a question, for a search."""
+        return f"{self.questions[number]} {self.texts[number]}"
 
     @cached_property
     def grids(self) -> list[np.ndarray]:
@@ -91,60 +99,57 @@ class PoolTable:
         """
         size = np.diff(self.start)
         order = np.lexsort((self.candidate.place, self.question))
-        found = []
-        kind = np.ceil(np.log2(np.maximum(size, 1))).astype(int)
-        for k in np.unique(kind):
-            numbers = np.flatnonzero(kind == k)
+        grids = []
+        # One matrix per power of two: a question is padded to less than twice its size.
+        power = np.ceil(np.log2(np.maximum(size, 1))).astype(int)
+        for k in np.unique(power):
+            numbers = np.flatnonzero(power == k)
             places = np.arange(size[numbers].max())
             inside = places[None, :] < size[numbers][:, None]
             rows = order[np.where(inside, self.start[numbers][:, None] + places[None, :], 0)]
-            found.append(np.where(inside, rows, -1))
-        return found
-
-    @cached_property
-    def _numbers(self) -> tuple[dict[str, int], dict[str, int]]:
-        questions = {value: number for number, value in enumerate(self.questions)}
-        return questions, {value: number for number, value in enumerate(self.candidate.values)}
+            grids.append(np.where(inside, rows, -1))
+        return grids
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
         """Question and candidate of each row as one number, sorted, and the rows in this order."""
-        key = self.question.astype(np.int64) * max(1, len(self.candidate.values)) + self.candidate.code
+        key = self._key(self.question, self.candidate.code)
         order = np.argsort(key, kind="stable")
         return key[order], order
 
+    def _key(self, question: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+        return question.astype(np.int64) * max(1, len(self.candidate.values)) + candidate
+
     def find(self, question: Codes, candidate: Codes) -> np.ndarray:
         """Rows of the pool with these ids; -1 for ids that it does not have."""
-        known = (np.array([table.get(value, -1) for value in codes.values] + [-1], dtype=np.int64)
-                 for table, codes in zip(self._numbers, (question, candidate), strict=True))  # fmt: skip
-        first, second = (
-            numbers[codes.code] for numbers, codes in zip(known, (question, candidate), strict=True)
-        )
+        first = question.numbers(self.questions)
+        second = candidate.numbers(self.candidate.values)
         keys, order = self._sorted
         if not len(keys):
             return np.full(len(first), -1)
-        wanted = first * max(1, len(self.candidate.values)) + second
+        wanted = self._key(first, second)
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        # An id that is missing has the number -1, with which a key can be equal to that of other ids.
         return np.where((keys[place] == wanted) & (first >= 0) & (second >= 0), order[place], -1)
 
     def read(self, rows: Sequence[int] | np.ndarray, columns: list[str]) -> list[dict[str, Any]]:
         """These rows with their texts. Only the row groups that contain them are read."""
         with reading(self.path):
             groups = pools.row_group_places(self.path)
-            ends = np.array([group.rows.stop for group in groups], dtype=np.int64)
+            ends = [group.rows.stop for group in groups]
             wanted = np.asarray(rows, dtype=np.int64)
-            if len(wanted) and wanted.max() >= (ends[-1] if len(ends) else 0):
+            if wanted.max(initial=-1) >= max(ends, default=0):
                 raise ValueError("it has fewer rows than before")
-            found: dict[int, dict[str, Any]] = {}
+            texts: dict[int, dict[str, Any]] = {}
             for number in np.unique(np.searchsorted(ends, wanted, side="right")):
                 group = groups[number]
-                mine = wanted[(wanted >= group.rows.start) & (wanted < group.rows.stop)]
+                inside = wanted[(wanted >= group.rows.start) & (wanted < group.rows.stop)]
                 file = pq.ParquetFile(regular(group.file), pre_buffer=False)
                 there = [name for name in columns if name in file.schema_arrow.names]
                 table = pools.complete(file.read_row_group(group.number, columns=there), columns)
-                table = table.take(pa.array(mine - group.rows.start))
-                found.update(zip(mine.tolist(), table.to_pylist(), strict=True))
-            return [found[int(row)] for row in wanted]
+                table = table.take(pa.array(inside - group.rows.start))
+                texts.update(zip(inside.tolist(), table.to_pylist(), strict=True))
+            return [texts[row] for row in wanted.tolist()]
 
 
 def pool_table(entry: Entry, cache: Cache) -> PoolTable:
@@ -157,33 +162,32 @@ def pool_table(entry: Entry, cache: Cache) -> PoolTable:
 
 def _absent(entry: Entry) -> str:
     if entry.manifest.status == "failed":
-        return (
-            f"The pool {entry.name} could not be made:"
-            f" {entry.manifest.error or 'its manifest does not say why'}"
-        )
+        reason = entry.manifest.error or "its manifest does not say why"
+        return f"The pool {entry.name} could not be made: {reason}"
     return f"The pool {entry.name} is not finished: {pools.FILE} is not there yet."
 
 
 def _part(path: Path) -> pa.Table:
     file = pq.ParquetFile(regular(path), read_dictionary=CODED, pre_buffer=False)
-    there = [name for name in (*CODED, "correct") if name in file.schema_arrow.names]
-    return pools.complete(file.read(columns=there), [*CODED, "correct"])
+    there = [name for name in COLUMNS if name in file.schema_arrow.names]
+    return pools.complete(file.read(columns=there), COLUMNS)
 
 
 def _read(path: Path) -> PoolTable:
     with reading(path):
         table = pa.concat_tables([_part(part) for part in pools.parts(path)])
         ids = Codes.of(table["question_id"])
+        # Numbers by first appearance: the dictionary of a Parquet file may have another order.
         question, distinct = pd.factorize(ids.code)
         question = question.astype(np.int32)
         order = np.argsort(question, kind="stable").astype(np.int32)
         start = np.concatenate([[0], np.cumsum(np.bincount(question, minlength=len(distinct)))])
         first = order[start[:-1]]
-        said = Codes.of(table["question"])
+        texts = Codes.of(table["question"])
         return PoolTable(
             path=path,
             questions=[ids.values[code] for code in distinct],
-            texts=[said[row] or "" for row in first],
+            texts=[texts[row] or "" for row in first],
             question=question,
             candidate=Codes.of(table["candidate_id"]),
             teacher=Codes.of(table["teacher"]),

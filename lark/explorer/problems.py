@@ -1,4 +1,4 @@
-"""What is wrong with something that was read, as a sentence for the page."""
+"""Errors of reading the store, as sentences for a page."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ READ_ERRORS = (
     RecursionError,
     pa.ArrowException,
 )
-"""What reading a damaged, half-written or vanished file can raise. (JSON, YAML and Unicode errors are
+"""Errors of reading a damaged, half-written or vanished file. (JSON, YAML and Unicode errors are
 ValueErrors, or below.)
 """
 
@@ -38,18 +38,22 @@ def reading(path: Path, what: str | None = None) -> Iterator[None]:
     """Turn any error of reading a file of the store into a sentence that names the file (without the path
     to the store).
     """
-    name = what or "/".join(path.parts[-3:])
     try:
         regular(path)
         yield
-    except PageError:
-        raise
-    except FileNotFoundError as error:
-        raise PageError(f"{name} does not exist (yet, or any more).") from error
-    except json.JSONDecodeError as error:
-        raise PageError(
-            f"{name} is not complete or is damaged: line {error.lineno} is not JSON.", 503
-        ) from error
     except READ_ERRORS as error:
-        why = first_line(error) if str(error) else type(error).__name__
-        raise PageError(f"{name} cannot be read: {why}", 503) from error
+        raise _problem(error, what or "/".join(path.parts[-3:])) from error
+
+
+def _problem(error: BaseException, name: str) -> PageError:
+    if isinstance(error, FileNotFoundError):
+        return PageError(f"{name} does not exist (yet, or any more).")
+    if isinstance(error, json.JSONDecodeError):
+        return PageError(f"{name} is not complete or is damaged: line {error.lineno} is not JSON.", 503)
+    return PageError(f"{name} cannot be read: {first_line(error)}", 503)
+
+
+def check_number(number: int, count: int, owner: str) -> None:
+    """Refuse a number that the owner ("This pool has 6 questions") does not have."""
+    if not 0 <= number < count:
+        raise PageError(f"{owner}; there is no number {number}.")

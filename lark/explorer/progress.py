@@ -1,4 +1,4 @@
-"""How far an artifact is that is being made: its log, the parts that exist so far, and training curves."""
+"""Progress of an artifact that is being made: its log, the parts that exist so far, and training curves."""
 
 import json
 import re
@@ -9,11 +9,15 @@ from lark.explorer.listing import Entry
 from lark.explorer.problems import PageError, reading
 from lark.reading.untrusted import regular
 
-LOG, CURVE = "log.txt", "metrics.jsonl"
+LOG = "log.txt"
+CURVE = "metrics.jsonl"
+COLUMNS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "held_out_loss")
+"""Columns of a curve."""
 TAIL = 16_384
 """Bytes of a log that are shown."""
 BAR = re.compile(r"^(?P<what>[^|]*?):?\s*(?P<percent>\d+)%\|[^|]*\|\s*(?P<rest>.*)$")
 CLOCK = re.compile(r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+)(?:,\s*(?P<rate>[^\],]+))?")
+SHARD = re.compile(r"(shard|tokens)-\d+.*\.(parquet|jsonl)")
 POINTS = 1500
 """Points of a curve that are sent; a longer one is thinned out."""
 
@@ -28,9 +32,11 @@ def tail(path: Path, size: int = TAIL) -> str:
             text = handle.read(size).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    lines = text.split("\n")
-    shown = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines]
-    return "\n".join(shown[1:] if length > size and len(shown) > 1 else shown).strip("\n")
+    # Only the last state of a progress bar, which a carriage return begins.
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n")]
+    if length > size and len(lines) > 1:
+        del lines[0]  # begins in the middle
+    return "\n".join(lines).strip("\n")
 
 
 def bar(log: str) -> dict[str, Any] | None:
@@ -39,17 +45,12 @@ def bar(log: str) -> dict[str, Any] | None:
         match = BAR.match(line.strip())
         if match:
             clock = CLOCK.search(match["rest"])
-            done = match["rest"].split(" [", 1)[0].strip()
-            times = (
-                {}
-                if clock is None
-                else {key: clock[key] for key in ("elapsed", "left", "rate") if clock[key]}
-            )
+            times = clock.groupdict() if clock else {}
             return {
                 "what": match["what"].strip(),
                 "percent": min(100, int(match["percent"])),
-                "done": done,
-                **times,
+                "done": match["rest"].split(" [", 1)[0].strip(),
+                **{key: value for key, value in times.items() if value},
             }
     return None
 
@@ -57,18 +58,14 @@ def bar(log: str) -> dict[str, Any] | None:
 def parts(entry: Entry) -> int:
     """The number of shards that exist."""
     try:
-        return sum(
-            1
-            for path in entry.folder.iterdir()
-            if re.match(r"(shard|tokens)-\d+.*\.(parquet|jsonl)$", path.name)
-        )
+        return sum(SHARD.fullmatch(path.name) is not None for path in entry.folder.iterdir())
     except OSError:
         return 0
 
 
 def progress(entry: Entry, reporter: Entry | None = None) -> dict[str, Any]:
-    """What is known about an artifact that is being made. `reporter` is the artifact that has the log, if
-    it is another one.
+    """The progress of an artifact that is being made. `reporter` is the artifact that has the log, if it is
+    another one.
     """
     log = tail((reporter or entry).file(LOG))
     return {"bar": bar(log), "last": log.rsplit("\n", 1)[-1][:300], "parts": parts(entry)}
@@ -82,7 +79,8 @@ def last_point(entry: Entry) -> dict[str, Any] | None:
     for line in tail(entry.file(CURVE)).split("\n"):
         try:
             values = json.loads(line)
-            step, loss = values.get("step", step), values.get("loss", loss)
+            step = values.get("step", step)
+            loss = values.get("loss", loss)
         except (ValueError, AttributeError, RecursionError):
             continue  # cut, or being written
     return None if step is None else {"steps": step, "loss": loss}
@@ -96,12 +94,8 @@ def curve(entry: Entry) -> dict[str, list[Any]]:
     with reading(path):
         lines = path.read_bytes().split(b"\n")[:-1]
         rows = [json.loads(line) for line in lines if line.strip()]
-        if len(rows) > POINTS:
-            step = -(-len(rows) // POINTS)
-            rows = [
-                row
-                for i, row in enumerate(rows)
-                if i % step == 0 or i == len(rows) - 1 or "held_out_loss" in row
-            ]
-        names = ("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "held_out_loss")
-        return {name: [row.get(name) for row in rows] for name in names}
+        step = -(-len(rows) // POINTS)  # rounded up
+        if step > 1:
+            last = len(rows) - 1
+            rows = [row for i, row in enumerate(rows) if i % step == 0 or i == last or "held_out_loss" in row]
+        return {name: [row.get(name) for row in rows] for name in COLUMNS}

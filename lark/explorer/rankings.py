@@ -18,12 +18,11 @@ import yaml
 
 from lark.config.method import method_key
 from lark.errors import LarkError
-from lark.explorer.cache import Cache, stamp
 from lark.explorer.listing import Entry, Listing
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
-from lark.explorer.tables import columns, frame
-from lark.explorer.views import View, selections_of
+from lark.explorer.tables import OpenView
+from lark.explorer.views import selections_of
 from lark.scoring.methods import METHODS, find_method
 from lark.scoring.selection_method import RESERVED, SelectionMethod
 from lark.scoring.sources import SOURCES
@@ -34,9 +33,7 @@ CONF = Path(__file__).parents[2] / "conf" / "method"
 
 @dataclass(frozen=True)
 class Ranking:
-    """A method with its options. Scores of an external tool are known only for the trajectories that it
-    selected.
-    """
+    """A method with its options."""
 
     key: str
     label: str
@@ -45,7 +42,13 @@ class Ranking:
     teacher: str | None = None
 
     @property
+    def is_external(self) -> bool:
+        """Whether the scores are an external tool's, which only its selections have, for what they chose."""
+        return "external" in self.method.needs
+
+    @property
     def needs(self) -> set[str]:
+        """Columns."""
         return {"n_tokens", *(column for source in self.method.needs for column in SOURCES[source].columns)}
 
     def describe(self) -> dict[str, Any]:
@@ -64,39 +67,37 @@ def label_of(name: str) -> str:
     try:
         values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
         return str(values["label"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError):  # a method of the user
         return name
 
 
 @once
 def about(method: SelectionMethod) -> str:
-    """What a method computes: the first paragraph of its function's docstring."""
+    """The first paragraph of the docstring of the method's function."""
     text = " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
-    is_reversed = (
-        "external" not in method.needs and method.higher_is_better != METHODS[method.name].higher_is_better
-    )
-    return f"{text} Reversed here: the other end is selected." if is_reversed else text
+    # An external tool's scores have the direction that their selection states: neither is the reverse.
+    is_external = "external" in method.needs
+    is_reversed = method.higher_is_better != METHODS[method.name].higher_is_better
+    return f"{text} Reversed here: the other end is selected." if is_reversed and not is_external else text
 
 
-def rankings_of(listing: Listing, view: View, pool: PoolTable, cache: Cache) -> list[Ranking]:
+def rankings_of(opened: OpenView) -> list[Ranking]:
     """All rankings of a view, in the order of METHODS."""
-    available = columns(
-        view, pool, {column for source in SOURCES.values() for column in source.columns}, cache
-    )
-    found = {}
+    available = set(opened.columns({column for source in SOURCES.values() for column in source.columns}))
+    rankings = {}
     for method in METHODS.values():
         ranking = Ranking(method.name, label_of(method.name), method)
-        if "external" not in method.needs and ranking.needs <= set(available):
-            found[ranking.key] = ranking
-    for entry in selections_of(listing, view):
+        if ranking.needs <= available:
+            rankings[ranking.key] = ranking
+    for entry in selections_of(opened.listing, opened.view):
         try:
-            asked = ranking_of(listing.config(entry)["depends"])
+            ranking = ranking_of(opened.listing.config(entry)["depends"])
         except LarkError:
             continue  # the selection itself says what is wrong
-        if asked.needs <= {*available, "external"}:
-            found.setdefault(asked.key, asked)
+        if ranking.needs <= {*available, "external"}:
+            rankings.setdefault(ranking.key, ranking)
     names = list(METHODS)
-    return sorted(found.values(), key=lambda r: (names.index(r.method.name), r.key))
+    return sorted(rankings.values(), key=lambda r: (names.index(r.method.name), r.key))
 
 
 def ranking_of(depends: Mapping[str, Any]) -> Ranking:
@@ -105,64 +106,56 @@ def ranking_of(depends: Mapping[str, Any]) -> Ranking:
     reverse = bool(depends.get("reverse", False))
     method = find_method(name, bool(depends.get("higher_is_better", True)), reverse)
     options = method.check({key: value for key, value in depends.items() if key not in RESERVED})
-    teacher = depends.get("teacher")
-    own = {key: value for key, value in options.items() if value != _defaults(method).get(key)}
-    own |= {key: depends[key] for key in ("teacher", "scores") if key in depends}
-    name, label = method_key(name, reverse), f"{label_of(name)} (reversed)" if reverse else label_of(name)
-    if not own:
-        return Ranking(name, label, method)
-    said = ", ".join(f"{key} {str(value)[:12]}" for key, value in own.items())
-    digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Ranking(
-        f"{name}-{digest}", f"{label} ({said})", method, options, None if teacher is None else str(teacher)
-    )
+    defaults = signature(method.function).parameters
+    changed = {key: value for key, value in options.items() if value != defaults[key].default}
+    changed |= {key: depends[key] for key in ("teacher", "scores") if key in depends}
+    key = method_key(name, reverse)
+    label = label_of(name)
+    if reverse:
+        label = f"{label} (reversed)"
+    if not changed:
+        return Ranking(key, label, method)
+    details = ", ".join(f"{option} {str(value)[:12]}" for option, value in changed.items())
+    # The key is a part of an address, so the values of options cannot be in it.
+    digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return Ranking(f"{key}-{digest}", f"{label} ({details})", method, options, depends.get("teacher"))
 
 
-def _defaults(method: SelectionMethod) -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in signature(method.function).parameters.items()}
-
-
-def scores(
-    ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None = None
-) -> np.ndarray:
+def scores(ranking: Ranking, opened: OpenView, rows: np.ndarray | None = None) -> np.ndarray:
     """The score of every row, or of some whole questions; NaN where it is not defined or not known."""
-    if rows is None:
-        key = ("scores", ranking.key, view.pool.key, view.id)
-        return cache.get(key, _version(view, pool), lambda: _scores(ranking, view, pool, cache, None))
-    return _scores(ranking, view, pool, cache, rows)
+    if rows is not None:
+        return _scores(ranking, opened, rows)
+    key = ("scores", ranking.key, opened.key)
+    return opened.cache.get(key, opened.version, lambda: _scores(ranking, opened, None))
 
 
-def _scores(
-    ranking: Ranking, view: View, pool: PoolTable, cache: Cache, rows: np.ndarray | None
-) -> np.ndarray:
-    if "external" in ranking.method.needs:
-        return np.full(len(pool) if rows is None else len(rows), np.nan)
-    by_number = rows is None and _ignores_ids(ranking, view, pool, cache)
-    table = frame(view, pool, sorted(ranking.needs), cache, rows, by_number)
-    known = set(table.columns)
-    if not ranking.needs <= known:
-        raise PageError(
-            f"{ranking.label} needs {', '.join(sorted(ranking.needs - known))}, which this store does not"
-            " have."
-        )
+def _scores(ranking: Ranking, opened: OpenView, rows: np.ndarray | None) -> np.ndarray:
+    teacher = opened.pool.teacher
+    codes = teacher.code if rows is None else teacher.code[rows]
+    if ranking.is_external:
+        return np.full(len(codes), np.nan)
+    table = opened.frame(sorted(ranking.needs), rows, rows is None and _ignores_ids(ranking, opened))
+    missing = sorted(ranking.needs - set(table.columns))
+    if missing:
+        raise PageError(f"{ranking.label} needs {', '.join(missing)}, which this store does not have.")
     score = ranking.method.score(table, ranking.options)
     if ranking.teacher is not None:
-        teacher = pool.teacher.values.index(find_teacher(ranking.teacher, pool.teacher.values))
-        score[pool.teacher.code[slice(None) if rows is None else rows] != teacher] = np.nan
+        score[codes != teacher.values.index(find_teacher(ranking.teacher, teacher.values))] = np.nan
     return score
 
 
-def _ignores_ids(ranking: Ranking, view: View, pool: PoolTable, cache: Cache) -> bool:
+def _ignores_ids(ranking: Ranking, opened: OpenView) -> bool:
     """Whether a method only groups by the question's id, so that numbers, which are faster, can replace it.
     Tried on some questions: a method of a user may do anything with the ids.
     """
+    pool = opened.pool
     rows = np.sort(pool.order[: pool.start[min(3, len(pool.questions))]])
     with contextlib.suppress(Exception):  # it needs texts, or a column that is not there
-        tables = (
-            frame(view, pool, sorted(ranking.needs), cache, rows, by_number) for by_number in (False, True)
+        by_text, by_number = (
+            ranking.method.score(opened.frame(sorted(ranking.needs), rows, numbers), ranking.options)
+            for numbers in (False, True)
         )
-        by_text, by_number = (ranking.method.score(table, ranking.options) for table in tables)
-        return bool(np.array_equal(by_text, by_number, equal_nan=True))
+        return np.array_equal(by_text, by_number, equal_nan=True)
     return False
 
 
@@ -180,10 +173,10 @@ class Ranks:
     """[N] Whether the question's scores differ."""
 
 
-def ranks(ranking: Ranking, view: View, pool: PoolTable, cache: Cache) -> Ranks:
-    key = ("ranks", ranking.key, view.pool.key, view.id)
-    return cache.get(
-        key, _version(view, pool), lambda: rank_all(scores(ranking, view, pool, cache), ranking, pool)
+def ranks(ranking: Ranking, opened: OpenView) -> Ranks:
+    key = ("ranks", ranking.key, opened.key)
+    return opened.cache.get(
+        key, opened.version, lambda: rank_all(scores(ranking, opened), ranking, opened.pool)
     )
 
 
@@ -191,20 +184,23 @@ def rank_all(score: np.ndarray, ranking: Ranking, pool: PoolTable) -> Ranks:
     """Rank all questions, many at once: as rows of matrices whose columns are in the order of the candidate
     ids.
     """
-    found, standard = np.zeros(len(score), dtype=np.int32), np.zeros(len(score), dtype=np.float32)
+    rank = np.zeros(len(score), dtype=np.int32)
+    standard = np.zeros(len(score), dtype=np.float32)
     varies = np.zeros(len(pool.questions), dtype=bool)
     sign = 1.0 if ranking.method.higher_is_better else -1.0
     for grid in pool.grids:
         utility = np.where(grid >= 0, sign * score[grid], -np.inf)
         utility[np.isnan(utility)] = -np.inf
+        # A stable sort leaves equal scores in the order of the candidate ids, as `select` ranks them.
         order = np.argsort(-utility, axis=1, kind="stable")
-        utility, rows = (np.take_along_axis(values, order, axis=1) for values in (utility, grid))
+        utility = np.take_along_axis(utility, order, axis=1)
+        rows = np.take_along_axis(grid, order, axis=1)
         valid = np.isfinite(utility)
         scaled, length = _standard(utility, valid)
-        found[rows[valid]] = np.broadcast_to(np.arange(1, grid.shape[1] + 1), valid.shape)[valid]
+        rank[rows[valid]] = np.broadcast_to(np.arange(1, grid.shape[1] + 1), valid.shape)[valid]
         standard[rows[valid]] = scaled[valid]
         varies[pool.question[grid[:, 0]]] = length > 0
-    return Ranks(found, standard, varies)
+    return Ranks(rank, standard, varies)
 
 
 def _standard(utility: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -230,31 +226,25 @@ def rank(score: np.ndarray, ranking: Ranking, pool: PoolTable, rows: np.ndarray)
     """Ranks of the candidates of one question; 0 without a score."""
     valid = np.flatnonzero(np.isfinite(score))
     utility = score[valid] if ranking.method.higher_is_better else -score[valid]
-    found = np.zeros(len(score), dtype=np.int32)
-    found[valid[np.lexsort((pool.candidate.place[rows][valid], -utility))]] = np.arange(1, len(valid) + 1)
-    return found
+    ranked = np.zeros(len(score), dtype=np.int32)
+    ranked[valid[np.lexsort((pool.candidate.place[rows][valid], -utility))]] = np.arange(1, len(valid) + 1)
+    return ranked
 
 
-def _version(view: View, pool: PoolTable) -> tuple[Any, ...]:
-    """Changes if a file changes that the view's columns are read from."""
-    folders = [entry.folder for entry in view.sources.values()]
-    return stamp(pool.path, *folders), tuple(entry.finished for entry in view.sources.values()), len(pool)
-
-
-def find_ranking(found: list[Ranking], key: str) -> Ranking:
-    for ranking in found:
+def find_ranking(rankings: list[Ranking], key: str) -> Ranking:
+    for ranking in rankings:
         if ranking.key == key:
             return ranking
-    raise PageError(
-        f"There is no method {key[:60]} for this pool and student. Those with scores:"
-        f" {', '.join(r.key for r in found)}."
-    )
+    keys = ", ".join(ranking.key for ranking in rankings)
+    raise PageError(f"There is no method {key[:60]} for this pool and student. Those with scores: {keys}.")
 
 
 def selected_by(entry: Entry, listing: Listing) -> dict[str, Any]:
-    """What a selection is: method, weighting and budget."""
+    """The method, weighting and budget of a selection."""
     depends = listing.config(entry)["depends"]
-    budget, ranking = depends.get("budget"), ranking_of(depends)
+    budget = depends.get("budget")
+    ranking = ranking_of(depends)
+    words = amount(budget)
     return {
         "fingerprint": entry.fingerprint,
         "name": entry.name,
@@ -263,9 +253,23 @@ def selected_by(entry: Entry, listing: Listing) -> dict[str, Any]:
         "label": ranking.label,
         "weighting": str(depends.get("weighting")),
         "budget": budget if isinstance(budget, int) else None,
-        "amount": amount(budget),
-        "amount_key": re.sub(r"[^A-Za-z0-9_.-]+", "-", amount(budget)).strip("-")[:80],
+        "amount": words,
+        "amount_key": re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-")[:80],
     }
+
+
+def selections(opened: OpenView) -> tuple[list[tuple[Entry, dict[str, Any]]], list[str]]:
+    """The finished selections of a view with their methods and budgets, and what is wrong with those that
+    cannot be read.
+    """
+    described = []
+    problems = []
+    for entry in selections_of(opened.listing, opened.view):
+        try:
+            described.append((entry, selected_by(entry, opened.listing)))
+        except LarkError as problem:
+            problems.append(str(problem))
+    return described, problems
 
 
 def amount(budget: Any) -> str:

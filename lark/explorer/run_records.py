@@ -4,12 +4,11 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lark.explorer.listing import FOLDER, Key
+from lark.explorer.listing import Key, folder_key
 from lark.explorer.progress import tail
 from lark.work.record import RECORD_FILE
 
@@ -32,7 +31,7 @@ class Done:
     made: tuple[Key, ...] = ()
     reused: tuple[Key, ...] = ()
     where: str = ""
-    """What a log says instead of naming several artifacts."""
+    """A log's words for several artifacts, which it does not name."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class RunRecord:
 
 def read_runs(folder: Path) -> list[RunRecord]:
     """The runs of one folder, the last one first."""
-    found = _recorded(folder / RECORD_FILE)
-    return found or _logged(folder / LOG)
+    return _recorded(folder / RECORD_FILE) or _logged(folder / LOG)
 
 
 def _recorded(path: Path) -> list[RunRecord]:
@@ -82,41 +80,52 @@ def _recorded(path: Path) -> list[RunRecord]:
             runs.setdefault(str(values["run"]), []).append(values)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the last line of a process that was killed, or a file that someone edited
-    return [run for lines in reversed(runs.values()) if (run := _run(lines)) is not None]
+    # Runs share a folder in the order in which they started, so the last one comes last.
+    return [_run(lines) for lines in reversed(runs.values())]
 
 
-def _run(lines: list[dict[str, Any]]) -> RunRecord | None:
-    by_event: dict[str, list[dict[str, Any]]] = {}
+def _run(lines: list[dict[str, Any]]) -> RunRecord:
+    start: dict[str, Any] = {}
+    end: dict[str, Any] | None = None
+    steps: dict[str, Done] = {}
     for values in lines:
-        by_event.setdefault(str(values.get("event")), []).append(values)
-    start, end = by_event.get("start", [{}])[0], by_event.get("end", [None])[-1]
+        event = values.get("event")
+        if event == "start":
+            start = start or values
+        elif event == "step":
+            done = _done(values)
+            steps[done.step] = done  # a step made again counts once
+        elif event == "end":
+            end = values
     plan = [step for step in _list(start.get("plan")) if isinstance(step, dict)]
-    done = {
-        str(values.get("step")): _done(values) for values in by_event.get("step", [])
-    }  # a step made again counts once
+    planned = []
+    for step in plan:
+        planned += _list(step.get("artifacts"))
     error = None if end is None else end.get("error")
+    process = start.get("process")
     return RunRecord(
         started=str(start.get("time", lines[0].get("time", ""))),
         typed=tuple(map(str, _list(start.get("typed")))),
         plan=tuple(str(step.get("step")) for step in plan),
-        planned=_keys([folder for step in plan for folder in _list(step.get("artifacts"))]),
-        steps=tuple(done.values()),
+        planned=_keys(planned),
+        steps=tuple(steps.values()),
         changed=str(lines[-1].get("time", "")),
         ended=end is not None,
         error=None if error is None else str(error),
-        process=_int(start.get("process")),
+        process=process if isinstance(process, int) else 0,
         host=str(start.get("host", "")),
     )
 
 
 def _done(values: dict[str, Any]) -> Done:
-    seconds, made = values.get("seconds"), _keys(_list(values.get("made")))
+    seconds = values.get("seconds")
+    made = _keys(_list(values.get("made")))
     took = float(seconds) if isinstance(seconds, int | float) and made else None
     return Done(str(values.get("step")), took, made, _keys(_list(values.get("reused"))))
 
 
 def _logged(path: Path) -> list[RunRecord]:
-    """The last run of a log. A step whose name occurs again belongs to a later run."""
+    """The last run of a log."""
     steps: dict[str, Done] = {}
     started = ""
     for line in tail(path, 65_536).split("\n"):
@@ -124,15 +133,10 @@ def _logged(path: Path) -> list[RunRecord]:
         if match is None:
             continue
         if match["step"] in steps:
-            steps = {}
+            steps = {}  # a step whose name occurs again belongs to a later run
         if not steps:
             started = line[:19].replace(" ", "T")
-        keys, is_reused = _keys([match["where"].strip()]), match["took"] == "reused"
-        seconds = None if is_reused else float(match["took"].removesuffix(" s"))
-        where = "" if keys else match["where"].strip()
-        steps[match["step"]] = Done(
-            match["step"], seconds, () if is_reused else keys, keys if is_reused else (), where
-        )
+        steps[match["step"]] = _logged_step(match)
     try:
         changed = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(path.stat().st_mtime))
     except OSError:
@@ -140,21 +144,21 @@ def _logged(path: Path) -> list[RunRecord]:
     return [RunRecord(started or changed, None, (), (), tuple(steps.values()), changed, None)]
 
 
+def _logged_step(match: re.Match[str]) -> Done:
+    where = match["where"].strip()
+    keys = _keys([where])
+    if keys:
+        where = ""
+    if match["took"] == "reused":
+        return Done(match["step"], None, reused=keys, where=where)
+    return Done(match["step"], float(match["took"].removesuffix(" s")), made=keys, where=where)
+
+
 def _keys(folders: list[Any]) -> tuple[Key, ...]:
-    return tuple(_found(folders))
-
-
-def _found(folders: list[Any]) -> Iterator[Key]:
-    for folder in folders:
-        kind, _, name = str(folder).partition("/")
-        match = FOLDER.fullmatch(name)
-        if match:
-            yield kind, match["fingerprint"]
+    """Kinds and fingerprints of folders such as `pool/demo-0123456789ab`."""
+    keys = (folder_key(str(folder)) for folder in folders)
+    return tuple(key for key in keys if key is not None)
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0

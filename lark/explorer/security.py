@@ -1,4 +1,4 @@
-"""Who may read the pages: a browser on this machine that was given the token, asking for this host by name,
+"""Access to the pages: a browser on this machine that was given the token, asking for this host by name,
 with GET.
 
 The pages show texts of models, which are hostile input: the content security policy forbids every script,
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -72,23 +72,19 @@ class Access:
             return True
         if self.is_loopback:
             return False
-        # Numeric addresses cannot be rebound: no name was looked up.
-        return name in {
-            self.host.lower(),
-            socket.gethostname().lower(),
-            socket.getfqdn().lower(),
-        } or _address(name)
+        if _address(name):  # cannot be rebound: no name was looked up
+            return True
+        return name in {self.host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def allows_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
     def exchanges(self, token: str) -> bool:
         """Whether a token of an address may be exchanged for the cookie. A single-use token is used up."""
-        if self.allows_token(token):
+        if token in self.codes:
+            self.codes.remove(token)
             return True
-        known = {code for code in self.codes if hmac.compare_digest(token.encode(), code.encode())}
-        self.codes.difference_update(known)
-        return bool(known)
+        return self.allows_token(token)
 
 
 def _host_name(header: str) -> str | None:
@@ -121,11 +117,9 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in own),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await (refused or self.app)(scope, receive, with_headers)
@@ -143,14 +137,15 @@ class Guard:
             return PlainTextResponse(
                 "This server does not answer to that host name.\n", HTTPStatus.MISDIRECTED_REQUEST
             )
+        # A navigation from elsewhere is only a link: the other site does not see the page.
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return PlainTextResponse("Other sites cannot read these pages.\n", HTTPStatus.FORBIDDEN)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["path"] == "/" and "token" in query:
             return self._exchange(query["token"][-1])
         if self._has_cookie(headers):
             return None
-        return self._refuse(scope, AGAIN in query or bool(scope["query_string"] == AGAIN.encode()))
+        return self._refuse(scope, AGAIN in query)
 
     def _exchange(self, token: str) -> Response:
         """The token of the address becomes a cookie that no script can read, and leaves the address bar."""
@@ -161,13 +156,11 @@ class Guard:
         return response
 
     def _has_cookie(self, headers: Headers) -> bool:
-        found = [
-            value
-            for header in headers.getlist("cookie")
-            for key, value in cookie_parser(header).items()
-            if key == self.access.cookie
-        ]
-        return any(self.access.allows_token(value) for value in found)
+        for header in headers.getlist("cookie"):
+            token = cookie_parser(header).get(self.access.cookie)
+            if token is not None and self.access.allows_token(token):
+                return True
+        return False
 
     @staticmethod
     def _refuse(scope: Scope, again: bool) -> Response:

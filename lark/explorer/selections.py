@@ -1,16 +1,17 @@
 """Finished selections: which rows of the pool were chosen, with which rank and weight."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lark.explorer.cache import Cache, stamp
+from lark.explorer.cache import stamp
 from lark.explorer.listing import Entry
-from lark.explorer.pool_table import Codes, PoolTable
+from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import reading
-from lark.pool.trajectories import KEY
+from lark.explorer.tables import OpenView, rows_of
 from lark.selection.write import SELECTION
 
 NUMBERS = ("rank", "score", "weight", "training_weight", "threshold", "tau")
@@ -32,20 +33,20 @@ class Chosen:
         return slice(int(first), int(last))
 
 
-def chosen(entry: Entry, pool: PoolTable, cache: Cache) -> Chosen:
+def chosen(entry: Entry, opened: OpenView) -> Chosen:
     path = entry.file(SELECTION.file)
-    return cache.get(("selection", path), (stamp(path), len(pool)), lambda: _read(entry, pool))
+    version = stamp(path), len(opened.pool)
+    return opened.cache.get(("selection", path), version, lambda: _read(path, opened.pool))
 
 
-def _read(entry: Entry, pool: PoolTable) -> Chosen:
-    path = entry.file(SELECTION.file)
+def _read(path: Path, pool: PoolTable) -> Chosen:
     with reading(path):
-        table = pq.ParquetFile(path, read_dictionary=KEY).read(columns=[*KEY, *NUMBERS])
-        rows = pool.find(*(Codes.of(table[column]) for column in KEY))
-        known = np.flatnonzero(rows >= 0)
-        question = pool.question[rows[known]].astype(np.int64)
-        numbers = {name: table[name].cast(pa.float64()).to_numpy()[known] for name in NUMBERS}
-        order = np.lexsort((numbers["rank"], question))
-        return Chosen(
-            rows[known][order], question[order], {name: values[order] for name, values in numbers.items()}
-        )
+        rows = rows_of(path, pool)
+        table = pq.ParquetFile(path).read(columns=NUMBERS)
+        in_pool = np.flatnonzero(rows >= 0)
+        rank = table["rank"].to_numpy()[in_pool]
+        question = pool.question[rows[in_pool]].astype(np.int64)
+        order = np.lexsort((rank, question))
+        kept = in_pool[order]
+        numbers = {name: table[name].cast(pa.float64()).to_numpy()[kept] for name in NUMBERS}
+        return Chosen(rows[kept], question[order], numbers)

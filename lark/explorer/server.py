@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import math
-import mimetypes
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -31,7 +30,8 @@ from lark.pool.trajectories import POOL_TABLE
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
-PORT, LAST_PORT = 8717, 65_535
+PORT = 8717
+LAST_PORT = 65_535
 THREADS = 4
 """Requests that are computed at the same time."""
 CONNECTIONS = 100
@@ -39,16 +39,14 @@ CONNECTIONS = 100
 REQUEST_SECONDS = 10
 """Time that a client has to send a request."""
 DEEPEST = 50
+"""Levels of a value that is not JSON."""
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
 def static_files() -> dict[str, Path]:
     """The files of the front end, by the address under /static/. Nothing else can be asked for."""
-    return {
-        path.relative_to(STATIC).as_posix(): path
-        for path in sorted(STATIC.rglob("*"))
-        if path.suffix in TYPES
-    }
+    files = (path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES)
+    return {path.relative_to(STATIC).as_posix(): path for path in files}
 
 
 def application(context: Context, access: Access) -> ASGIApp:
@@ -61,14 +59,13 @@ def application(context: Context, access: Access) -> ASGIApp:
 
     async def static(request: Request) -> Response:
         path = files.get(request.path_params["path"])
-        return (
-            Response("There is no such file.\n", HTTPStatus.NOT_FOUND, media_type="text/plain")
-            if path is None
-            else _file(path)
-        )
+        if path is None:
+            return Response("There is no such file.\n", HTTPStatus.NOT_FOUND, media_type="text/plain")
+        return _file(path)
 
     async def data(request: Request) -> Response:
-        path, query = request.path_params["path"], dict(request.query_params)
+        path = request.path_params["path"]
+        query = dict(request.query_params)
         loop = asyncio.get_running_loop()
         status, body = await loop.run_in_executor(threads, _encoded, context, path, query)
         return Response(body, status, {"cache-control": "no-store"}, "application/json")
@@ -83,14 +80,18 @@ def _encoded(context: Context, path: str, query: dict[str, str]) -> tuple[int, b
 
 
 def encode(values: Any) -> bytes:
-    """JSON in few bytes. What JSON does not have (NaN, dates, keys that are not texts) is replaced:
+    """JSON in few bytes. Values that JSON does not have (NaN, dates, keys that are not texts) are replaced:
     manifests may hold anything.
     """
     try:
-        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _json(values)
     except (ValueError, TypeError, RecursionError):
-        text = json.dumps(_plain(values), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _json(_plain(values))
     return text.encode("utf-8", "surrogatepass")
+
+
+def _json(values: Any) -> str:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -102,58 +103,74 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return "…"
     if isinstance(value, dict):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    return [_plain(item, depth + 1) for item in value] if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    return str(value)
 
 
 def _file(path: Path) -> Response:
-    kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Response(
-        path.read_bytes(), headers={"cache-control": "no-cache"}, media_type=f"{kind}; charset=utf-8"
-    )
+    kind = f"{TYPES[path.suffix]}; charset=utf-8"
+    return Response(path.read_bytes(), headers={"cache-control": "no-cache"}, media_type=kind)
 
 
 def warm(context: Context) -> None:
     """Read the newest pool and rank its candidates under every method before someone asks: half a second
     for 165,000 of them.
     """
-    with contextlib.suppress(LarkError):
-        pools = context.listing().of(POOL_TABLE.name)
-        for entry in [entry for entry in pools if entry.finished][:1]:
-            view = views_of(context.listing(), entry)[0].id
-            for path in (f"pool/{entry.fingerprint}/{view}", f"agreement/{entry.fingerprint}/{view}/3"):
-                respond(context, path, {})
+    with contextlib.suppress(LarkError, StopIteration):  # a store without a pool
+        listing = context.listing()
+        entry = next(entry for entry in listing.of(POOL_TABLE.name) if entry.finished)
+        view = views_of(listing, entry)[0].id
+        for path in (f"pool/{entry.fingerprint}/{view}", f"agreement/{entry.fingerprint}/{view}/3"):
+            respond(context, path, {})
 
 
 def listen(host: str, port: int | None) -> socket.socket:
     """A socket on this host: on `port`, or, if none is asked for, on PORT or the next free one."""
+    _check_port(port)
+    _check_host(host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in [*range(PORT, PORT + 20), 0] if port is None else [port]:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, candidate))
+            listening.listen(64)
+            return listening
+        except (OSError, UnicodeError) as error:
+            listening.close()
+            refusal = _refusal(host, candidate, error)
+            if _is_about_host(error):
+                break  # the other ports have the same error
+    raise refusal
+
+
+def _check_port(port: int | None) -> None:
     if port is not None and not 0 <= port <= LAST_PORT:
         raise LarkError(f"--port {port}: a port is a number from 0 (any free one) to {LAST_PORT}.")
+
+
+def _check_host(host: str) -> None:
     if not host.strip():  # the socket would listen on all addresses of this machine
         raise LarkError("--host has no value. Leave it out to be reachable from this machine only.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    wanted = [port] if port is not None else [*range(PORT, PORT + 20), 0]
-    for candidate in wanted:
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind((host, candidate))
-            found.listen(64)
-            return found
-        except (OSError, UnicodeError) as error:
-            found.close()
-            reason = getattr(error, "strerror", None) or str(error)
-            if (
-                not isinstance(error, OSError)
-                or isinstance(error, socket.gaierror)
-                or error.errno == errno.EADDRNOTAVAIL
-            ):
-                raise LarkError(
-                    f"--host {host}: this machine has no such address ({reason}). Leave --host out to be"
-                    " reachable from this machine only, or use --host 0.0.0.0 for all of its addresses."
-                ) from error
-    raise LarkError(
-        f"--port {wanted[-1]}: it cannot be used ({reason}). Choose another one; without --port, a free one"
-        " is found."
+
+
+def _is_about_host(error: OSError | UnicodeError) -> bool:
+    """Whether the machine has no such address. Any other error is about the port."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return True
+    return error.errno == errno.EADDRNOTAVAIL
+
+
+def _refusal(host: str, port: int, error: OSError | UnicodeError) -> LarkError:
+    reason = getattr(error, "strerror", None) or str(error)
+    if _is_about_host(error):
+        return LarkError(
+            f"--host {host}: this machine has no such address ({reason}). Leave --host out to be reachable from"
+            " this machine only, or use --host 0.0.0.0 for all of its addresses."
+        )
+    return LarkError(
+        f"--port {port}: it cannot be used ({reason}). Choose another one; without --port, a free one is found."
     )
 
 
@@ -196,12 +213,8 @@ class Connection(H11Protocol):
             self.deadline = None
 
     def _make_room(self) -> None:
-        others = [
-            c
-            for c in self.connections
-            if isinstance(c, Connection) and c is not self and not c.transport.is_closing()
-        ]
-        deadlines = {other: other.deadline.when() for other in others if other.deadline is not None}
+        others = [c for c in self.connections if c is not self and not c.transport.is_closing()]
+        deadlines = {c: c.deadline.when() for c in others if isinstance(c, Connection) and c.deadline}
         if len(others) >= CONNECTIONS and deadlines:
             oldest = min(deadlines, key=deadlines.__getitem__)
             oldest.transport.close()

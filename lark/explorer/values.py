@@ -1,9 +1,12 @@
-"""Numbers for JSON: no NaN or infinity, and no more digits than are known. Times as numbers."""
+"""Values for JSON: numbers without NaN or infinity, times as numbers, and short texts."""
 
 from datetime import datetime
 from typing import Any
 
 import numpy as np
+
+PREVIEW = 240
+"""Characters of a question in a list."""
 
 
 def plain(values: np.ndarray) -> list[Any]:
@@ -13,11 +16,11 @@ def plain(values: np.ndarray) -> list[Any]:
     array = np.asarray(values)
     if array.dtype.kind in "iub":
         return array.tolist()
-    found = array.astype(np.float64)
-    finite = np.isfinite(found)
+    numbers = array.astype(np.float64)
+    finite = np.isfinite(numbers)
     if finite.all():
-        return found.tolist()
-    objects = found.astype(object)
+        return numbers.tolist()
+    objects = numbers.astype(object)
     objects[~finite] = None
     return objects.tolist()
 
@@ -34,6 +37,7 @@ def rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
     array = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.floor(np.log10(np.abs(array)))
+        # The logarithm of 0 is infinite; 0 and NaN need no places.
         places = np.where(np.isfinite(exponent), np.clip(digits - 1 - exponent, 0, 15), 0)
         scale = 10.0**places
         return plain(np.rint(array * scale) / scale)
@@ -45,3 +49,8 @@ def moment(text: str | None) -> float:
         return datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError, OSError):
         return float("nan")
+
+
+def preview(text: str) -> str:
+    """The beginning of a question."""
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"

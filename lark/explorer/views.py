@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lark.explorer.listing import Entry, Key, Listing, started
+from lark.explorer.listing import Entry, Listing, started
 from lark.explorer.problems import PageError
 from lark.pool.trajectories import POOL_TABLE
 from lark.scoring.sources import LENGTHS_TABLE, SCORES_TABLE, SOURCES, TOKENS
@@ -21,13 +21,19 @@ OWN = frozenset(
     {"rank_clip", "local_context", "local_steps", "questions", "tokens", "alternatives", "sketch", "features"}
 )
 """Settings of a pass that do not identify its model."""
+HEADS = frozenset({LENGTHS_TABLE.name, SCORES_TABLE.name})
+"""Kinds that identify a view."""
+PASSES = {TOKENS.name, *(source.kind.name for source in SOURCES.values() if source.kind)} - HEADS
+"""Kinds that a view has besides."""
+SHARED = ""
+"""The model of a pass that does not depend on the student."""
 NONE = "-"
 """The id of a view without a student."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known about the trajectories of a pool."""
+    """A pool with what was computed about its trajectories."""
 
     pool: Entry
     entry: Entry | None
@@ -51,31 +57,24 @@ class View:
             "id": self.id,
             "student": self.student,
             "pool": {"fingerprint": self.pool.fingerprint, "name": self.pool.name},
-            "sources": {name: describe_source(entry) for name, entry in self.sources.items()},
-            "tokens": [describe_source(entry) for entry in self.tokens],
         }
-
-
-def describe_source(entry: Entry) -> dict[str, Any]:
-    return {
-        "kind": entry.kind,
-        "fingerprint": entry.fingerprint,
-        "name": entry.name,
-        "finished": entry.finished,
-    }
 
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:
     """All views of a pool, newest first; one without a student if there is no other."""
     of_pool = [entry for entry in listing.used_by(pool) if entry.inputs.get(POOL_TABLE.name) == pool.key]
     scores = [entry for entry in of_pool if entry.kind == SCORES_TABLE.name]
-    named = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
-    lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in named]
-    heads = sorted(
-        [*scores, *lengths], key=lambda e: (e.kind == SCORES_TABLE.name, e.finished, started(e)), reverse=True
-    )
+    scored = {listing.input(entry, LENGTHS_TABLE.name) for entry in scores}
+    lengths = [entry for entry in of_pool if entry.kind == LENGTHS_TABLE.name and entry not in scored]
+    # Token counts alone identify a view only until there are scores that were made from them.
+    heads = [*_newest(scores), *_newest(lengths)]
     passes = Passes(listing, of_pool)
     return [_view(listing, pool, head, passes) for head in heads] or [View(pool, None)]
+
+
+def _newest(entries: list[Entry]) -> list[Entry]:
+    """Finished artifacts first, and the newest of them."""
+    return sorted(entries, key=lambda entry: (entry.finished, started(entry)), reverse=True)
 
 
 def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
@@ -85,31 +84,28 @@ def find_view(listing: Listing, pool: str, fingerprint: str) -> View:
     student. It gets the view that was made from them since, or the newest one.
     """
     entry = listing.get(POOL_TABLE.name, pool)
-    found = views_of(listing, entry)
+    views = views_of(listing, entry)
     if fingerprint == NONE:
-        return found[0]
-    for view in found:
+        return views[0]
+    for view in views:
         if view.id == fingerprint:
             return view
-    for view in found:
-        if fingerprint in (entry.fingerprint for entry in view.sources.values()):
+    for view in views:
+        if any(source.fingerprint == fingerprint for source in view.sources.values()):
             return view
     raise PageError(f"There are no scores {fingerprint} of the pool {entry.name} in this store (any more).")
 
 
 def selections_of(listing: Listing, view: View) -> list[Entry]:
     """Finished selections from this pool that used this view's artifacts, newest first."""
-    own = {entry.key for entry in view.sources.values()}
-    found = [
-        entry
-        for entry in listing.of(SELECTION.name)
-        if entry.inputs.get(POOL_TABLE.name) == view.pool.key and entry.finished
-    ]
-    return [
-        entry
-        for entry in found
-        if {key for name, key in entry.inputs.items() if name != POOL_TABLE.name} <= own
-    ]
+    sources = {entry.key for entry in view.sources.values()}
+    selections = []
+    for entry in listing.of(SELECTION.name):
+        inputs = dict(entry.inputs)
+        pool = inputs.pop(POOL_TABLE.name, None)
+        if entry.finished and pool == view.pool.key and sources.issuperset(inputs.values()):
+            selections.append(entry)
+    return selections
 
 
 class Passes:
@@ -119,55 +115,45 @@ class Passes:
 
     def __init__(self, listing: Listing, of_pool: list[Entry]) -> None:
         self.listing = listing
-        self.by_lengths: dict[tuple[str, Key | None], list[tuple[int, Entry]]] = {}
-        """Kind and token counts, and the passes with their places in the order, newest first. Without token
-        counts (None), a pass does not depend on the student.
+        self.groups: dict[tuple[str, str], list[tuple[int, Entry]]] = {}
+        """Passes by kind and model, with their places in the order, newest first."""
+        for place, entry in enumerate(_newest(of_pool)):
+            model = self.model(entry) if entry.kind in PASSES else None
+            if model is not None:
+                self.groups.setdefault((entry.kind, model), []).append((place, entry))
+
+    def model(self, entry: Entry) -> str | None:
+        """The settings and token counts of a pass that identify its model, as a text; SHARED if it does not
+        depend on the student. None if they cannot be read.
         """
-        self.by_model: dict[tuple[str, Key], dict[str | None, list[tuple[int, Entry]]]] = {}
-        newest = sorted(of_pool, key=lambda e: (e.finished, started(e)), reverse=True)
-        for place, entry in enumerate(newest):
-            group = (entry.kind, entry.inputs.get(LENGTHS_TABLE.name))
-            self.by_lengths.setdefault(group, []).append((place, entry))
-
-    def of(self, kind: str, head: Entry) -> Iterator[Entry]:
-        """The passes of a kind that used the view's model, or that do not depend on the student, newest
-        first.
-        """
-        shared = self.by_lengths.get((kind, None), [])
-        return (entry for _, entry in heapq.merge(shared, self._of_model(kind, head)))
-
-    def _of_model(self, kind: str, head: Entry) -> list[tuple[int, Entry]]:
-        lengths = head.inputs.get(LENGTHS_TABLE.name)
-        if lengths is None or (kind, lengths) not in self.by_lengths:
-            return []
-        if (kind, lengths) not in self.by_model:
-            models: dict[str | None, list[tuple[int, Entry]]] = {}
-            for place, entry in self.by_lengths[kind, lengths]:
-                models.setdefault(self._model(entry), []).append((place, entry))
-            self.by_model[kind, lengths] = models
-        model = self._model(head)
-        return [] if model is None else self.by_model[kind, lengths].get(model, [])
-
-    def _model(self, entry: Entry) -> str | None:
-        """The settings of a pass that identify its model, as a text. None if they cannot be read."""
+        lengths = entry.inputs.get(LENGTHS_TABLE.name)
+        if lengths is None:
+            return SHARED
         try:
             depends = self.listing.config(entry)["depends"]
-            return json.dumps(
-                {key: value for key, value in depends.items() if key not in OWN}, sort_keys=True, default=str
-            )
+            settings = {key: value for key, value in depends.items() if key not in OWN}
+            return json.dumps([lengths, settings], sort_keys=True, default=str)
         except (PageError, TypeError):
             return None
 
+    def of(self, kind: str, model: str | None) -> Iterator[Entry]:
+        """The passes of a kind by a model, or that do not depend on the student, newest first."""
+        groups = [self.groups.get((kind, name), []) for name in {SHARED, model or SHARED}]
+        # Merged lazily: most views take the first of a long list, which a sort would look through.
+        return (entry for _, entry in heapq.merge(*groups))
+
 
 def _view(listing: Listing, pool: Entry, head: Entry, passes: Passes) -> View:
+    sources = {}
     lengths = head if head.kind == LENGTHS_TABLE.name else listing.input(head, LENGTHS_TABLE.name)
-    sources = {} if lengths is None else {"lengths": lengths}
+    if lengths is not None:
+        sources["lengths"] = lengths
     if head.kind == SCORES_TABLE.name:
         sources["statistics"] = head
+    # Without a pass, the configuration of the scores is not read: a store may have thousands of them.
+    model = passes.model(head) if passes.groups else SHARED
     for name, source in SOURCES.items():
-        if source.kind is None or source.kind.name in (LENGTHS_TABLE.name, SCORES_TABLE.name):
-            continue
-        newest = next(passes.of(source.kind.name, head), None)
+        newest = None if source.kind is None else next(passes.of(source.kind.name, model), None)
         if newest is not None:
             sources[name] = newest
-    return View(pool, head, sources, tuple(passes.of(TOKENS.name, head)))
+    return View(pool, head, sources, tuple(passes.of(TOKENS.name, model)))

@@ -125,16 +125,6 @@ def test_a_file_called_explorer_json_does_not_make_a_folder_an_export(
     assert contents(tmp_path) == {"explorer.json": mark.encode(), "thesis.tex": b"mine"}
 
 
-def test_an_export_of_an_earlier_version_is_called_that(context: Context, tmp_path: Path) -> None:
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "index.html").write_text("")
-    (tmp_path / "pages" / "explorer.json").write_text('{"questions": 3}')
-    with pytest.raises(
-        LarkError, match="this export is of an earlier version, which kept no list of its files"
-    ):
-        export(context, tmp_path / "pages", 1)
-
-
 def test_a_file_that_appears_while_an_export_is_replaced_is_kept(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

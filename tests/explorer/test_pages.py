@@ -17,7 +17,6 @@ from lark.explorer.lists import Query, Rows
 from lark.explorer.pieces import running_text, single
 from lark.explorer.rankings import rank_all, rankings_of, ranks, scores
 from lark.explorer.values import rounded
-from lark.explorer.views import find_view
 from lark.pool.trajectories import KEY
 from lark.scoring.methods import METHODS
 from lark.scoring.tokens import read_pieces, read_trajectories
@@ -141,12 +140,11 @@ def test_selections_of_a_question_are_those_of_the_artifacts(
 
 
 def test_ranks_of_whole_pools_are_those_of_single_questions(context: Context, pool: str, view: str) -> None:
-    listing = context.listing()
-    found, table = context.view(listing, pool, view)
-    for ranking in rankings_of(listing, found, table, context.cache):
-        whole = ranks(ranking, found, table, context.cache).rank
-        for n in range(len(table.questions)):
-            rows = table.rows(n)
+    opened = context.open(pool, view)
+    for ranking in rankings_of(opened):
+        whole = ranks(ranking, opened).rank
+        for n in range(len(opened.pool.questions)):
+            rows = opened.pool.rows(n)
             page = get(context, f"question/{pool}/{view}/{n}")
             assert page["ranks"][ranking.key] == whole[rows].tolist(), ranking.key
 
@@ -332,7 +330,7 @@ def test_ties_and_missing_scores_are_ranked_as_select_ranks_them(
     from lark.explorer.rankings import Ranking
     from lark.selection.rules import select
 
-    _, table = context.view(context.listing(), pool, view)
+    table = context.open(pool, view).pool
     rng = np.random.default_rng(3)
     score = rng.integers(0, 4, len(table)).astype(float)
     score[rng.random(len(table)) < 0.2] = np.nan
@@ -351,14 +349,15 @@ def test_ties_and_missing_scores_are_ranked_as_select_ranks_them(
 def test_scores_by_number_are_those_by_id(
     context: Context, table: pd.DataFrame, pool: str, view: str
 ) -> None:
-    listing = context.listing()
-    found, rows = find_view(listing, pool, view), context.view(listing, pool, view)[1]
+    opened = context.open(pool, view)
     keys = table[KEY].astype(str).agg("/".join, axis=1)
-    own = [f"{rows.questions[q]}/{rows.candidate[i]}" for i, q in enumerate(rows.question)]
-    assert own == keys.tolist()
-    for ranking in rankings_of(listing, found, rows, context.cache):
+    rows = opened.pool
+    assert [
+        f"{rows.questions[n]}/{rows.candidate[row]}" for row, n in enumerate(rows.question)
+    ] == keys.tolist()
+    for ranking in rankings_of(opened):
         expected = ranking.method.score(table, ranking.options)
-        np.testing.assert_array_equal(scores(ranking, found, rows, context.cache), expected, ranking.key)
+        np.testing.assert_array_equal(scores(ranking, opened), expected, ranking.key)
 
 
 def test_an_answer_of_every_address_is_json(context: Context, pool: str, view: str) -> None:

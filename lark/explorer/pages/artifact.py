@@ -1,4 +1,4 @@
-"""One artifact: what it depends on, what uses it, its log, and a training curve if it has one."""
+"""One artifact: its settings, inputs and users, its log, and a training curve if it has one."""
 
 from typing import Any
 
@@ -36,20 +36,17 @@ def artifact(context: Context, kind: str, fingerprint: str) -> dict[str, Any]:
 
 def _link(listing: Listing, kind: str, fingerprint: str) -> dict[str, Any]:
     entry = listing.entries.get((kind, fingerprint))
-    there = (
-        {"name": None, "state": "missing"}
-        if entry is None
-        else {"name": entry.name, "state": listing.state(entry)}
-    )
-    return {"kind": kind, "fingerprint": fingerprint, **there}
+    name = None if entry is None else entry.name
+    state = "missing" if entry is None else listing.state(entry)
+    return {"kind": kind, "fingerprint": fingerprint, "name": name, "state": state}
 
 
 def _files(entry: Entry) -> list[dict[str, Any]]:
     try:
-        found = [path for path in sorted(entry.folder.iterdir()) if not path.name.startswith(".")]
+        paths = [path for path in sorted(entry.folder.iterdir()) if not path.name.startswith(".")]
         return [
             {"name": path.name, "bytes": path.stat().st_size if path.is_file() else None}
-            for path in found[:MANY]
+            for path in paths[:MANY]
         ]
     except OSError:
         return []
@@ -71,12 +68,12 @@ def training_curve(context: Context, fingerprint: str) -> dict[str, Any]:
 def curves(context: Context) -> dict[str, Any]:
     """The training runs that have a curve, newest first."""
     listing = context.listing()
-    found = []
+    rows = []
     for entry in listing.of(CHECKPOINT.name)[:MANY]:
         last = last_point(entry)
         if last is not None:
-            found.append({**row(listing, entry), **last, "method": _method(listing, entry)})
-    return {"curves": found}
+            rows.append({**row(listing, entry), **last, "method": _method(listing, entry)})
+    return {"curves": rows}
 
 
 def _method(listing: Listing, checkpoint: Entry) -> str | None:

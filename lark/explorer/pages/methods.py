@@ -8,17 +8,14 @@ import numpy as np
 
 from lark.explorer.agreement import agreement, comparable, disagreement
 from lark.explorer.context import Context
-from lark.explorer.listing import Listing
 from lark.explorer.lists import Rows
-from lark.explorer.pages.pool import PREVIEW
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
-from lark.explorer.rankings import Ranking, find_ranking, rankings_of, ranks, scores, selected_by
-from lark.explorer.tables import columns
-from lark.explorer.values import number, plain, rounded
-from lark.explorer.views import View, selections_of, views_of
+from lark.explorer.rankings import find_ranking, rankings_of, ranks, scores, selections
+from lark.explorer.values import number, plain, preview, rounded
 
-BINS, CELLS = 48, 36
+BINS = 48
+CELLS = 36
 PICKS = 3
 """Candidates that a row of the list of disagreements names."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -27,55 +24,48 @@ BUDGETS = (1, 3, 5, 10)
 
 
 def methods(context: Context, pool: str, view_id: str) -> dict[str, Any]:
-    """Which methods can be shown, and at which budgets."""
-    listing, view, table, found = _open(context, pool, view_id)
-    budgets = {
-        said["budget"]
-        for entry in selections_of(listing, view)
-        if (said := selected_by(entry, listing))["budget"]
-    }
+    """The methods that can be shown, and their budgets."""
+    opened = context.open(pool, view_id)
+    rankings = rankings_of(opened)
+    made = {details["budget"] for _, details in selections(opened)[0]} - {None, 0}
     return {
-        "view": view.describe(),
-        "views": [other.describe() for other in views_of(listing, view.pool)],
-        "rankings": [ranking.describe() for ranking in found],
-        "comparable": [ranking.key for ranking in comparable(found)],
-        "budgets": sorted({*BUDGETS, *budgets}),
-        "teachers": table.teacher.values,
-        "questions": len(table.questions),
-        "trajectories": len(table),
+        **opened.describe(),
+        "rankings": [ranking.describe() for ranking in rankings],
+        "comparable": [ranking.key for ranking in comparable(rankings)],
+        "budgets": sorted({*BUDGETS, *made}),
+        "teachers": opened.pool.teacher.values,
+        "questions": len(opened.pool.questions),
+        "trajectories": len(opened.pool),
     }
-
-
-def _open(context: Context, pool: str, view_id: str) -> tuple[Listing, View, PoolTable, list[Ranking]]:
-    listing = context.listing()
-    view, table = context.view(listing, pool, view_id)
-    return listing, view, table, rankings_of(listing, view, table, context.cache)
 
 
 def distribution(context: Context, pool: str, view_id: str, key: str) -> dict[str, Any]:
     """Scores of one method: over all candidates, by teacher and by length."""
-    _, view, table, found = _open(context, pool, view_id)
-    ranking = find_ranking(found, key)
-    score = scores(ranking, view, table, context.cache)
-    known = np.isfinite(score)
-    if not known.any():
+    opened = context.open(pool, view_id)
+    teacher = opened.pool.teacher
+    ranking = find_ranking(rankings_of(opened), key)
+    score = scores(ranking, opened)
+    scored = np.isfinite(score)
+    if not scored.any():
         raise PageError(f"No trajectory has a score of {ranking.label} (yet).")
-    low, high = np.quantile(score[known], [0.005, 0.995])
-    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+    # Without the outermost scores, a few of which would squeeze all others into one bin.
+    low, high = np.quantile(score[scored], [0.005, 0.995])
+    if low == high:
+        low -= 0.5
+        high += 0.5
     edges = np.linspace(low, high, BINS + 1)
     inside = np.clip(score, low, high)
+    teachers = [
+        _by_teacher(name, score[scored & (teacher.code == code)]) for code, name in enumerate(teacher.values)
+    ]
+    tokens = opened.columns(["n_tokens"]).get("n_tokens")
     return {
         **ranking.describe(),
-        "scored": int(known.sum()),
+        "scored": int(scored.sum()),
         "edges": rounded(edges, 6),
-        "histogram": np.histogram(inside[known], edges)[0].tolist(),
-        "teachers": [
-            _by_teacher(name, score[(table.teacher.code == i) & known])
-            for i, name in enumerate(table.teacher.values)
-        ],
-        "length": _by_length(
-            columns(view, table, ["n_tokens"], context.cache).get("n_tokens"), score, low, high
-        ),
+        "histogram": np.histogram(inside[scored], edges)[0].tolist(),
+        "teachers": teachers,
+        "length": None if tokens is None else _by_length(tokens, inside, low, high),
     }
 
 
@@ -84,20 +74,21 @@ def _by_teacher(name: str, score: np.ndarray) -> dict[str, Any]:
     return {"teacher": name, "count": len(score), "quantiles": marks}
 
 
-def _by_length(
-    tokens: np.ndarray | None, score: np.ndarray, low: float, high: float
-) -> dict[str, Any] | None:
-    """How many candidates have which length and score, and the median score at each length."""
-    if tokens is None:
+def _by_length(tokens: np.ndarray, score: np.ndarray, low: float, high: float) -> dict[str, Any] | None:
+    """The number of candidates by length and score, and the median score at each length."""
+    rows = np.isfinite(score) & np.isfinite(tokens) & (tokens > 0)
+    if not rows.any():
         return None
-    known = np.isfinite(score) & np.isfinite(tokens) & (tokens > 0)
-    if not known.any():
-        return None
-    length, value = np.log10(tokens[known]), np.clip(score[known], low, high)
-    left, right = float(length.min()), float(length.max())
-    right = right if right > left else left + 1
-    x, y = np.linspace(left, right, CELLS + 1), np.linspace(low, high, CELLS + 1)
+    length = np.log10(tokens[rows])
+    value = score[rows]
+    left = float(length.min())
+    right = float(length.max())
+    if left == right:
+        right += 1
+    x = np.linspace(left, right, CELLS + 1)
+    y = np.linspace(low, high, CELLS + 1)
     counts, _, _ = np.histogram2d(length, value, [x, y])
+    # The median of every cell at once: sorted by cell and value, it is in the middle of the cell's part.
     place = np.clip(np.digitize(length, x) - 1, 0, CELLS - 1)
     order = np.lexsort((value, place))
     sizes = np.bincount(place, minlength=CELLS)
@@ -115,16 +106,17 @@ def _by_length(
 
 def agreements(context: Context, pool: str, view_id: str, budget: int) -> dict[str, Any]:
     """Rank correlation, overlap and teachers' shares of all methods that can be compared."""
-    _, view, table, found = _open(context, pool, view_id)
-    kept = comparable(found)
     _check_budget(budget)
-    key = ("agreement", view.pool.key, view.id, budget, tuple(r.key for r in kept))
-    version = tuple(id(ranks(r, view, table, context.cache)) for r in kept)
-    values = context.cache.get(key, version, lambda: agreement(kept, view, table, budget, context.cache))
+    opened = context.open(pool, view_id)
+    rankings = comparable(rankings_of(opened))
+    key = ("agreement", opened.key, budget, tuple(ranking.key for ranking in rankings))
+    # The ranks of a method are made again if a file changes that they depend on.
+    version = [id(ranks(ranking, opened)) for ranking in rankings]
+    values = context.cache.get(key, version, lambda: agreement(rankings, opened, budget))
     return {
-        "rankings": [ranking.describe() for ranking in kept],
+        "rankings": [ranking.describe() for ranking in rankings],
         "budget": budget,
-        "teachers": table.teacher.values,
+        "teachers": opened.pool.teacher.values,
         **values,
     }
 
@@ -134,39 +126,36 @@ def _check_budget(budget: int) -> None:
         raise PageError("B is at least 1.", 400)
 
 
-def _picks(table: PoolTable, n: int, rank: np.ndarray, budget: int) -> list[str]:
-    """The first candidates that a method chooses, best first."""
-    rows = table.rows(n)
-    order = np.argsort(np.where(rank[rows] > 0, rank[rows], len(rows) + 1), kind="stable")[
-        : min(budget, PICKS)
-    ]
-    return [str(table.candidate[int(rows[i])]) for i in order if rank[rows[i]] > 0]
-
-
 def disagreements(context: Context, pool: str, view_id: str, first: str, second: str, budget: int) -> Rows:
     """The questions, those on which two methods disagree most first."""
-    _, view, table, found = _open(context, pool, view_id)
-    a, b = find_ranking(found, first), find_ranking(found, second)
     _check_budget(budget)
-    first_ranks, second_ranks = (ranks(r, view, table, context.cache) for r in (a, b))
+    opened = context.open(pool, view_id)
+    table = opened.pool
+    rankings = rankings_of(opened)
+    first_ranks = ranks(find_ranking(rankings, first), opened)
+    second_ranks = ranks(find_ranking(rankings, second), opened)
     rho, overlap = disagreement(first_ranks, second_ranks, table, budget)
     order = np.argsort(rho, kind="stable")  # NaN last
 
     def row(i: int) -> dict[str, Any]:
         n = int(order[i])
-        text = table.texts[n]
         return {
-            "n": n, "id": table.questions[n], "text": text[:PREVIEW] + ("…" if len(text) > PREVIEW else ""),
-            "spearman": number(rho[n]), "overlap": number(overlap[n]),
-            "picks": [_picks(table, n, r.rank, budget) for r in (first_ranks, second_ranks)],
-        }  # fmt: skip
+            "n": n,
+            "id": table.questions[n],
+            "text": preview(table.texts[n]),
+            "spearman": number(rho[n]),
+            "overlap": number(overlap[n]),
+            "picks": [_picks(table, n, ranked.rank, budget) for ranked in (first_ranks, second_ranks)],
+        }
 
+    flags = {"disjoint": overlap[order] == 0}
     sorts = {"spearman": rho[order], "overlap": overlap[order]}
-    none = np.nan_to_num(overlap[order], nan=1.0) == 0
-    return Rows(
-        len(order),
-        row,
-        lambda i: f"{table.questions[order[i]]} {table.texts[order[i]]}",
-        {"disjoint": none},
-        sorts,
-    )
+    return Rows(len(order), row, lambda i: table.text(order[i]), flags, sorts)
+
+
+def _picks(table: PoolTable, n: int, rank: np.ndarray, budget: int) -> list[str]:
+    """The first candidates that a method chooses, best first."""
+    rows = table.rows(n)
+    ranked = rows[rank[rows] > 0]
+    best = ranked[np.argsort(rank[ranked])][: min(budget, PICKS)]
+    return [str(table.candidate[row]) for row in best]

@@ -5,15 +5,13 @@ import time
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from lark.config import GRADERS
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
 from lark.explorer.context import Context
 from lark.explorer.evaluated import Evaluation, evaluations, models_of
 from lark.explorer.listing import Entry, Listing, started
-from lark.explorer.lists import Rows
+from lark.explorer.lists import Rows, list_of
 from lark.explorer.pages.runs import running
 from lark.explorer.problems import PageError, reading
 from lark.explorer.progress import LOG, progress
@@ -36,27 +34,35 @@ FLOW = (
 )
 """Kinds in the order of the data flow; others follow."""
 STATES = ("finished", "running", "failed", "damaged", "interrupted", "unreadable")
+WRONG = ("failed", "damaged", "unreadable")
 SHOWN_RUNNING = 12
 
 
 def overview(context: Context) -> dict[str, Any]:
     """Counts by kind, what is being made, and where each page starts."""
     listing = context.listing()
-    states = {entry.key: listing.state(entry) for entry in listing}
-    kinds = sorted({entry.kind for entry in listing}, key=_place)
-    totals = Counter((entry.kind, states[entry.key]) for entry in listing)
-    counts = [{"kind": kind, **{state: totals[kind, state] for state in STATES}} for kind in kinds]
-    active = [entry for entry in listing if states[entry.key] == "running"]
-    wrong = [entry for entry in listing if states[entry.key] in ("failed", "damaged", "unreadable")]
+    totals: Counter[tuple[str, str]] = Counter()
+    active = []
+    wrong = []
+    for entry in listing:
+        state = listing.state(entry)
+        totals[entry.kind, state] += 1
+        if state == "running":
+            active.append(entry)
+        elif state in WRONG:
+            wrong.append(entry)
+    counts = []
+    for kind in sorted({kind for kind, _ in totals}, key=_place):
+        counts.append({"kind": kind, **{state: totals[kind, state] for state in STATES}})
+    in_progress = []
+    for entry in active[:SHOWN_RUNNING]:
+        in_progress.append({**row(listing, entry), **progress(entry, _together(entry, active))})
     return {
         "store": listing.root.name,
         "now": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "kinds": counts,
         "runs": running(context, listing),
-        "running": [
-            {**row(listing, e), **progress(e, _together(e, active)), "worker": listing.worker(e)}
-            for e in active[:SHOWN_RUNNING]
-        ],
+        "running": in_progress,
         "failed": [row(listing, entry) for entry in wrong[:SHOWN_RUNNING]],
         "pools": pools(listing),
     }
@@ -86,7 +92,8 @@ def pools(listing: Listing) -> list[dict[str, Any]]:
 
 
 def _place(kind: str) -> tuple[int, str]:
-    return (FLOW.index(kind) if kind in FLOW else len(FLOW), kind)
+    place = FLOW.index(kind) if kind in FLOW else len(FLOW)
+    return place, kind
 
 
 def row(listing: Listing, entry: Entry) -> dict[str, Any]:
@@ -109,38 +116,35 @@ def artifacts(context: Context) -> Rows:
     listing = context.listing()
     entries = sorted(listing, key=lambda e: (started(e), -_place(e.kind)[0]), reverse=True)
     rows = [row(listing, entry) for entry in entries]
-    flags = {f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool) for s in STATES}
-    flags |= {
-        f"kind:{k}": np.array([r["kind"] == k for r in rows], dtype=bool)
-        for k in sorted({e.kind for e in entries}, key=_place)
-    }
-    when = np.array([moment(r["started"]) for r in rows], dtype=np.float64)
-    took = np.array([np.nan if r["seconds"] is None else r["seconds"] for r in rows], dtype=np.float64)
-    users = np.array([r["users"] for r in rows], dtype=np.float64)
-    return Rows(
-        len(rows), rows.__getitem__, lambda i: f"{rows[i]['kind']} {rows[i]['name']} {rows[i]['fingerprint']}",
-        flags, {"started": when, "seconds": took, "users": users},
-    )  # fmt: skip
+    kinds = sorted({entry.kind for entry in entries}, key=_place)
+    return list_of(
+        rows,
+        lambda row: f"{row['kind']} {row['name']} {row['fingerprint']}",
+        {"state": STATES, "kind": kinds},
+        {
+            "started": [moment(row["started"]) for row in rows],
+            "seconds": [row["seconds"] for row in rows],
+            "users": [row["users"] for row in rows],
+        },
+    )
 
 
 def results(context: Context) -> dict[str, Any]:
     """Accuracy of every model on every benchmark, by grader, with intervals."""
-    listing = context.listing()
-    found = evaluations(listing)
-    tasks = {evaluation.group: evaluation.task for evaluation in found}
+    graded = evaluations(context.listing())
+    tasks = {evaluation.group: evaluation.task for evaluation in graded}
     cells: dict[str, dict[str, Any]] = {}
     notes = []
-    for evaluation in found:
+    for evaluation in graded:
         try:
             cells.setdefault(evaluation.model.id, {})[evaluation.group] = _cell(evaluation, context)
         except PageError as problem:
             notes.append(str(problem))
+    models = [model for model in models_of(graded) if model.id in cells]
     return {
         "graders": list(GRADERS),
         "tasks": [{"group": group, "name": name, "label": task_label(name)} for group, name in tasks.items()],
-        "models": [
-            {**model.describe(), "cells": cells[model.id]} for model in models_of(found) if model.id in cells
-        ],
+        "models": [{**model.describe(), "cells": cells[model.id]} for model in models],
         "notes": notes,
     }
 

@@ -6,50 +6,51 @@ import numpy as np
 
 from lark.errors import LarkError
 from lark.explorer.context import Context
-from lark.explorer.listing import Entry, Listing
 from lark.explorer.lists import Rows
 from lark.explorer.pool_table import PoolTable
-from lark.explorer.rankings import selected_by
+from lark.explorer.rankings import selections
 from lark.explorer.selections import chosen
-from lark.explorer.tables import columns
+from lark.explorer.tables import OpenView
 from lark.explorer.tokens import questions_with_tokens
-from lark.explorer.values import number, plain, rounded
-from lark.explorer.views import View, selections_of, views_of
-from lark.pool.trajectories import POOL_TABLE
+from lark.explorer.values import number, plain, preview, rounded
 from lark.scoring.methods import METHODS
 
 BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-PREVIEW = 240
-"""Characters of a question in a list."""
+GROUPS = ("teachers", "all", "candidates")
+"""Counts of the manifest that are shown with the teachers."""
 
 
 def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
-    """Teachers and lengths. What the manifest says is shown even if the table cannot be read."""
-    listing = context.listing()
-    view, table = context.view(listing, fingerprint, view_id)
-    known = columns(view, table, ["n_tokens", "truncated"], context.cache)
-    tokens, cut = known.get("n_tokens"), known.get("truncated")
+    """Teachers and lengths."""
+    opened = context.open(fingerprint, view_id)
+    view = opened.view
+    table = opened.pool
+    columns = opened.columns(["n_tokens", "truncated"])
+    tokens = columns.get("n_tokens")
     edges = _edges(tokens)
-    made, notes = budgets(listing, view)
+    amounts, notes = _budgets(opened)
+    counts = view.pool.counts
+    teachers = []
+    for code, name in enumerate(table.teacher.values):
+        stated = counts.get("teachers", {}).get(name, {})
+        teachers.append(_teacher(name, table.teacher.code == code, table, stated, columns, edges))
+    everyone = np.ones(len(table), dtype=bool)
     return {
-        "pool": {"fingerprint": fingerprint, "name": view.pool.name, "state": listing.state(view.pool)},
-        "view": view.describe(),
-        "views": [other.describe() for other in views_of(listing, listing.get(POOL_TABLE.name, fingerprint))],
+        "pool": {
+            "fingerprint": fingerprint,
+            "name": view.pool.name,
+            "state": opened.listing.state(view.pool),
+        },
+        **opened.describe(),
         "questions": len(table.questions),
         "trajectories": len(table),
         "candidates": _spread(np.diff(table.start)),
-        "counts": {
-            key: value
-            for key, value in view.pool.counts.items()
-            if key not in ("teachers", "all", "candidates")
-        },
+        "counts": {key: value for key, value in counts.items() if key not in GROUPS},
         "bins": None if edges is None else rounded(edges),
-        "teachers": [
-            _teacher(i, name, table, view, tokens, cut, edges) for i, name in enumerate(table.teacher.values)
-        ],
-        "all": _teacher(None, "all", table, view, tokens, cut, edges),
-        "budgets": made,
+        "teachers": teachers,
+        "all": _teacher("all", everyone, table, counts.get("all", {}), columns, edges),
+        "budgets": amounts,
         "notes": notes,
         "scored": None if tokens is None else int(np.isfinite(tokens).sum()),
     }
@@ -59,139 +60,119 @@ def _edges(tokens: np.ndarray | None) -> np.ndarray | None:
     """Borders of the histogram's bins, evenly spaced on a logarithmic axis."""
     if tokens is None:
         return None
-    known = tokens[np.isfinite(tokens) & (tokens > 0)]
-    if not len(known):
+    lengths = tokens[np.isfinite(tokens) & (tokens > 0)]
+    if not len(lengths):
         return None
-    return np.geomspace(max(1.0, known.min()), known.max() + 1, BINS + 1)
+    return np.geomspace(max(1.0, lengths.min()), lengths.max() + 1, BINS + 1)
 
 
 def _teacher(
-    code: int | None,
     name: str,
+    rows: np.ndarray,
     table: PoolTable,
-    view: View,
-    tokens: np.ndarray | None,
-    cut: np.ndarray | None,
+    stated: Any,
+    columns: dict[str, np.ndarray],
     edges: np.ndarray | None,
 ) -> dict[str, Any]:
-    mine = np.ones(len(table), dtype=bool) if code is None else table.teacher.code == code
-    correct = table.correct[mine]
-    stated = (
-        view.pool.counts.get("all", {})
-        if code is None
-        else view.pool.counts.get("teachers", {}).get(name, {})
-    )
-    found: dict[str, Any] = {
+    """Statistics of a teacher's rows. `stated`: its counts in the manifest."""
+    if not isinstance(stated, dict):
+        stated = {}
+    values: dict[str, Any] = {
         "teacher": name,
-        "trajectories": int(mine.sum()),
-        "characters": stated.get("characters") if isinstance(stated, dict) else None,
-        "correct": _share(correct, stated),
+        "trajectories": int(rows.sum()),
+        "characters": stated.get("characters"),
+        "correct": _share(table.correct[rows], stated.get("correct")),
     }
-    if tokens is not None:
-        own = tokens[mine]
-        own = own[np.isfinite(own)]
-        found["tokens"] = _spread(own)
-        found["histogram"] = [] if edges is None else np.histogram(own, edges)[0].tolist()
-    if cut is not None:
-        found["truncated"] = number(np.nanmean(cut[mine])) if np.isfinite(cut[mine]).any() else None
-    return found
+    if "n_tokens" in columns:
+        tokens = columns["n_tokens"][rows]
+        tokens = tokens[np.isfinite(tokens)]
+        values["tokens"] = _spread(tokens)
+        values["histogram"] = [] if edges is None else np.histogram(tokens, edges)[0].tolist()
+    if "truncated" in columns:
+        truncated = columns["truncated"][rows]
+        values["truncated"] = number(np.nanmean(truncated)) if np.isfinite(truncated).any() else None
+    return values
 
 
 def _share(correct: np.ndarray, stated: Any) -> float | None:
     """The share of correct trajectories: as the pool stage graded them, or from the rows that have a
     verdict.
     """
-    said = stated.get("correct") if isinstance(stated, dict) else None
-    if isinstance(said, int | float):
-        return float(said)
-    known = correct >= 0
-    return float((correct[known] == 1).mean()) if known.any() else None
+    if isinstance(stated, int | float):
+        return float(stated)
+    graded = correct[correct >= 0]
+    return float((graded == 1).mean()) if len(graded) else None
 
 
 def _spread(values: np.ndarray) -> dict[str, Any] | None:
     if not len(values):
         return None
-    marks = np.quantile(values, QUANTILES)
     return {
-        "quantiles": plain(marks),
+        "quantiles": plain(np.quantile(values, QUANTILES)),
         "mean": float(np.mean(values)),
         "min": float(np.min(values)),
         "max": float(np.max(values)),
     }
 
 
-def budgets(listing: Listing, view: View) -> tuple[list[dict[str, str]], list[str]]:
+def _budgets(opened: OpenView) -> tuple[list[dict[str, str]], list[str]]:
     """The budgets of the selections that exist, as `shares` takes them, and what is wrong with selections
-    that cannot be read.
+    that cannot be read. Numbers per question come first.
     """
-    found: dict[str, dict[str, Any]] = {}
-    notes = []
-    for entry in selections_of(listing, view):
-        try:
-            said = selected_by(entry, listing)
-            found.setdefault(said["amount_key"], said)
-        except LarkError as problem:
-            notes.append(str(problem))
+    described, problems = selections(opened)
+    distinct = {made["amount_key"]: made for _, made in described}
     ordered = sorted(
-        found.items(), key=lambda item: (item[1]["budget"] is None, item[1]["budget"] or 0, item[0])
+        distinct.values(), key=lambda made: (made["budget"] is None, made["budget"] or 0, made["amount_key"])
     )
-    return [{"key": key, "label": said["amount"]} for key, said in ordered], notes
+    return [{"key": made["amount_key"], "label": made["amount"]} for made in ordered], problems
 
 
 def shares(context: Context, fingerprint: str, view_id: str, budget: str) -> dict[str, Any]:
-    """How often each method's selection at this budget chose each teacher. The weighting does not change
-    what is chosen, so one selection of each method is read.
-    """
-    listing = context.listing()
-    view, table = context.view(listing, fingerprint, view_id)
-    found: dict[str, dict[str, Any]] = {}
-    notes = []
-    for entry in selections_of(listing, view):
+    """How often each method's selection at this budget chose each teacher."""
+    opened = context.open(fingerprint, view_id)
+    teacher = opened.pool.teacher
+    described, notes = selections(opened)
+    by_ranking: dict[str, dict[str, Any]] = {}
+    for entry, made in described:
+        # The weighting does not change what is chosen, so one selection of each method is read.
+        if made["amount_key"] != budget or made["ranking"] in by_ranking:
+            continue
         try:
-            said = selected_by(entry, listing)
-            if said["amount_key"] == budget and said["ranking"] not in found:
-                found[said["ranking"]] = _shares(context, said, entry, table)
+            rows = chosen(entry, opened).row
         except LarkError as problem:
             notes.append(str(problem))
+            continue
+        counts = np.bincount(teacher.code[rows], minlength=len(teacher.values))
+        by_ranking[made["ranking"]] = {**made, "teachers": counts.tolist(), "trajectories": len(rows)}
     names = list(METHODS)
-    ordered = sorted(found.values(), key=lambda said: (names.index(said["method"]), said["ranking"]))
+    ordered = sorted(by_ranking.values(), key=lambda made: (names.index(made["method"]), made["ranking"]))
     return {"budget": budget, "selections": ordered, "notes": notes}
-
-
-def _shares(context: Context, said: dict[str, Any], entry: Entry, table: PoolTable) -> dict[str, Any]:
-    rows = chosen(entry, table, context.cache).row
-    counts = np.bincount(table.teacher.code[rows], minlength=len(table.teacher.values))
-    return {**said, "teachers": counts.tolist(), "trajectories": len(rows)}
 
 
 def questions(context: Context, fingerprint: str, view_id: str) -> Rows:
     """The questions of a pool, in its order."""
-    listing = context.listing()
-    view, table = context.view(listing, fingerprint, view_id)
-    known = columns(view, table, ["n_tokens", "truncated"], context.cache)
+    opened = context.open(fingerprint, view_id)
+    table = opened.pool
+    columns = opened.columns(["n_tokens", "truncated"])
     size = np.diff(table.start)
-    tokens = _by_question(table, known.get("n_tokens"))
-    cut = _by_question(table, known.get("truncated"))
-    right, wrong = (np.bincount(table.question[table.correct == v], minlength=len(size)) for v in (1, 0))
+    tokens = _by_question(table, columns.get("n_tokens"))
+    truncated = _by_question(table, columns.get("truncated"))
+    right = np.bincount(table.question[table.correct == 1], minlength=len(size))
+    wrong = np.bincount(table.question[table.correct == 0], minlength=len(size))
     with np.errstate(invalid="ignore", divide="ignore"):
         correct = right / (right + wrong)
-    kept = questions_with_tokens(view, context.cache)
-    has_tokens = (
-        np.array([question in kept for question in table.questions], dtype=bool)
-        if kept
-        else np.zeros(len(size), dtype=bool)
-    )
+    holders = questions_with_tokens(opened)
+    has_tokens = np.array([question in holders for question in table.questions], dtype=bool)
 
     def row(i: int) -> dict[str, Any]:
-        text = table.texts[i]
         return {
             "n": i,
             "id": table.questions[i],
-            "text": text[:PREVIEW] + ("…" if len(text) > PREVIEW else ""),
+            "text": preview(table.texts[i]),
             "candidates": int(size[i]),
             "tokens": number(tokens[i]),
             "correct": number(correct[i]),
-            "truncated": number(cut[i]),
+            "truncated": number(truncated[i]),
             "has_tokens": bool(has_tokens[i]),
         }
 
@@ -199,18 +180,18 @@ def questions(context: Context, fingerprint: str, view_id: str) -> Rows:
         "tokens": has_tokens,
         "wrong": wrong > 0,
         "all_wrong": (wrong > 0) & (right == 0),
-        "truncated": np.nan_to_num(cut) > 0,
+        "truncated": np.nan_to_num(truncated) > 0,
     }
-    sorts = {"candidates": size.astype(float), "tokens": tokens, "correct": correct, "truncated": cut}
-    return Rows(len(size), row, lambda i: f"{table.questions[i]} {table.texts[i]}", flags, sorts)
+    sorts = {"candidates": size, "tokens": tokens, "correct": correct, "truncated": truncated}
+    return Rows(len(size), row, table.text, flags, sorts)
 
 
 def _by_question(table: PoolTable, values: np.ndarray | None) -> np.ndarray:
-    """[N] The mean over each question's candidates; NaN where nothing is known."""
+    """[N] The mean over each question's candidates; NaN where no value is known."""
     if values is None:
         return np.full(len(table.questions), np.nan)
-    known = np.isfinite(values)
-    count = np.bincount(table.question[known], minlength=len(table.questions))
-    total = np.bincount(table.question[known], weights=values[known], minlength=len(table.questions))
+    rows = np.isfinite(values)
+    count = np.bincount(table.question[rows], minlength=len(table.questions))
+    total = np.bincount(table.question[rows], weights=values[rows], minlength=len(table.questions))
     with np.errstate(invalid="ignore", divide="ignore"):
         return total / count

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from lark.explorer.context import Context
 from lark.explorer.listing import Key, Listing
-from lark.explorer.lists import Rows
+from lark.explorer.lists import Rows, list_of
 from lark.explorer.progress import tail
 from lark.explorer.run_records import LOG, Done, RunRecord, read_runs
 from lark.explorer.values import moment
@@ -18,6 +18,7 @@ from lark.reading.untrusted import read_yaml, regular
 from lark.work.record import RECORD_FILE
 
 MOST = 1000
+"""Folders of runs that are read."""
 SHOWN_RUNS = 20
 """Runs that an artifact's page lists."""
 NamedRun = tuple[str, RunRecord, dict[str, Any]]
@@ -27,63 +28,59 @@ NamedRun = tuple[str, RunRecord, dict[str, Any]]
 def runs(context: Context) -> Rows:
     """All runs, the last one first."""
     listing = context.listing()
-    rows = [row(listing, name, run, more) for name, run, more in all_runs(context, listing)]
-    when = np.array([moment(row["changed"]) for row in rows], dtype=np.float64)
-    flags = {
-        f"state:{s}": np.array([r["state"] == s for r in rows], dtype=bool)
-        for s in ("running", "failed", "interrupted")
-    }
-    return Rows(
-        len(rows),
-        rows.__getitem__,
-        lambda i: f"{rows[i]['name']} {' '.join(rows[i]['overrides'])}",
-        flags,
-        {"changed": when},
+    rows = [row(listing, *run) for run in all_runs(context, listing)]
+    return list_of(
+        rows,
+        lambda row: f"{row['name']} {' '.join(row['overrides'])}",
+        {"state": ("running", "failed", "interrupted")},
+        {"changed": [moment(row["changed"]) for row in rows]},
     )
 
 
 def all_runs(context: Context, listing: Listing) -> list[NamedRun]:
     """The runs, the last one first."""
-    if "runs" not in listing.derived:
-        listing.derived["runs"] = _all_runs(context)
-    return listing.derived["runs"]
+    return listing.once("runs", lambda: _all_runs(context))
 
 
 def _all_runs(context: Context) -> list[NamedRun]:
     folder = context.root / "runs"
-    found = []
+    every_run = []
     for path in _folders(folder):
         files = [path / name for name in (RECORD_FILE, LOG, "summary.json", ".hydra/overrides.yaml")]
-        found += context.cached(("run", path), files, lambda path=path: _read(path, folder))  # type: ignore[misc]
-    return sorted(found, key=lambda run: run[1].changed, reverse=True)
+        every_run += context.cached(("run", path), files, partial(_read, path, folder))
+    return sorted(every_run, key=lambda run: run[1].changed, reverse=True)
 
 
 def _folders(folder: Path) -> list[Path]:
-    found: list[Path] = []
+    """The folders of runs, at most MOST."""
+    folders: list[Path] = []
     for path, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if name != "wandb" and not name.startswith("."))
         if LOG in files or RECORD_FILE in files:
-            found.append(Path(path))
-        if len(found) >= MOST:
+            folders.append(Path(path))
+        if len(folders) >= MOST:
             break
-    return found
+    return folders
 
 
 def _read(path: Path, folder: Path) -> list[NamedRun]:
-    """The runs of one folder. Settings and results of the folder are those of its last run."""
+    """The runs of one folder. Results and the log of the folder are those of its last run."""
     name = path.relative_to(folder).as_posix()
-    found = []
+    named = []
     for i, run in enumerate(read_runs(path)):
-        typed = run.typed if run.typed is not None else tuple(_overrides(path / ".hydra" / "overrides.yaml"))
-        last = tail(path / LOG).rsplit("\n", 1)[-1][:400] if i == 0 else ""
-        results = _results(path / "summary.json", run.started) if i == 0 else []
-        shown = [value for value in typed if not value.startswith("outputs=")]
-        found.append((name, run, {"overrides": shown, "results": results, "last": last}))
-    return found
+        typed = _overrides(path / ".hydra" / "overrides.yaml") if run.typed is None else run.typed
+        more: dict[str, Any] = {"results": [], "last": ""}
+        if i == 0:
+            more["results"] = _results(path / "summary.json", run.started)
+            more["last"] = tail(path / LOG).rsplit("\n", 1)[-1][:400]
+        more["overrides"] = [value for value in typed if not value.startswith("outputs=")]
+        named.append((name, run, more))
+    return named
 
 
 def row(listing: Listing, name: str, run: RunRecord, more: dict[str, Any]) -> dict[str, Any]:
     """A run in a list."""
+    done = {step.step for step in run.steps}
     return {
         "name": name,
         "state": state(listing, run),
@@ -92,10 +89,8 @@ def row(listing: Listing, name: str, run: RunRecord, more: dict[str, Any]) -> di
         "took": _took(run),
         "done": len(run.steps),
         "total": max(len(run.plan), len(run.steps)),
-        "current": next(
-            (title for title in run.plan if title not in {done.step for done in run.steps}), None
-        ),
-        "steps": [_step(listing, done) for done in run.steps],
+        "current": next((title for title in run.plan if title not in done), None),
+        "steps": [_step(listing, step) for step in run.steps],
         "error": run.error,
         **more,
     }
@@ -107,11 +102,10 @@ def state(listing: Listing, run: RunRecord) -> str | None:
         return "finished" if run.error is None else "failed"
     if run.ended is None:
         return None
-    making = (listing.entries.get(key) for key in run.planned)
-    is_running = run.is_alive or any(
-        entry is not None and listing.state(entry) == "running" for entry in making
-    )
-    return "running" if is_running else "interrupted"
+    making = [listing.entries[key] for key in run.planned if key in listing.entries]
+    if run.is_alive or any(listing.state(entry) == "running" for entry in making):
+        return "running"
+    return "interrupted"
 
 
 def _took(run: RunRecord) -> float | None:
@@ -120,7 +114,8 @@ def _took(run: RunRecord) -> float | None:
 
 
 def _step(listing: Listing, done: Done) -> dict[str, Any]:
-    made, reused = ([link(listing, key) for key in keys] for keys in (done.made, done.reused))
+    made = [link(listing, key) for key in done.made]
+    reused = [link(listing, key) for key in done.reused]
     return {"title": done.step, "seconds": done.seconds, "made": made, "reused": reused, "where": done.where}
 
 
@@ -132,29 +127,27 @@ def link(listing: Listing, key: Key) -> dict[str, Any]:
 
 def runs_with(context: Context, listing: Listing, key: Key) -> list[dict[str, Any]]:
     """The runs that made or reused an artifact, the last one first."""
-    if "runs by artifact" not in listing.derived:
-        listing.derived["runs by artifact"] = _by_artifact(all_runs(context, listing))
-    return listing.derived["runs by artifact"].get(key, [])[:SHOWN_RUNS]
+    by_artifact = listing.once("runs by artifact", lambda: _by_artifact(all_runs(context, listing)))
+    return by_artifact.get(key, [])[:SHOWN_RUNS]
 
 
 def _by_artifact(runs: list[NamedRun]) -> dict[Key, list[dict[str, Any]]]:
     users: dict[Key, list[dict[str, Any]]] = {}
     for name, run, more in runs:
-        reused = {key: "reused" for done in run.steps for key in done.reused}
-        made = {key: "made" for done in run.steps for key in done.made}
-        for key, how in {**reused, **made}.items():
-            users.setdefault(key, []).append(
-                {"name": name, "how": how, "when": run.started, "overrides": more["overrides"]}
-            )
+        use = {"name": name, "when": run.started, "overrides": more["overrides"]}
+        made = {key for done in run.steps for key in done.made}
+        reused = {key for done in run.steps for key in done.reused}
+        for key in sorted(made | reused):
+            how = "made" if key in made else "reused"
+            users.setdefault(key, []).append({**use, "how": how})
     return users
 
 
 def running(context: Context, listing: Listing) -> list[dict[str, Any]]:
     """Runs that are in progress: how many steps are done, and which is next."""
-    live = [(name, run, more) for name, run, more in all_runs(context, listing) if run.ended is False]
-    rows: Sequence[dict[str, Any]] = [row(listing, *each) for each in live]
+    rows = [row(listing, *run) for run in all_runs(context, listing) if run[1].ended is False]
     keys = ("name", "started", "done", "total", "current", "overrides")
-    return [{key: found[key] for key in keys} for found in rows if found["state"] == "running"]
+    return [{key: row[key] for key in keys} for row in rows if row["state"] == "running"]
 
 
 def _overrides(path: Path) -> list[str]:
