@@ -192,7 +192,7 @@ def _notes(game: Game, comparison: Comparison | None) -> list[str]:
             " leaves them out."
         )
     if comparison is not None and comparison.seed_deviation is not None:
-        units = verdict.Units.of(contest.config.compare.criterion)
+        units = verdict.Units.of(game)
         deviation = abs(units.factor) * comparison.seed_deviation
         spread = f"±{deviation:.{units.digits}f} {units.unit}"
         if not deviation:

@@ -219,17 +219,16 @@ def render(sweep: Sweep) -> Report:
 def _collect(sweep: Sweep) -> pd.DataFrame:
     """One row per setting and method."""
     rows = []
-    for setting, trial in expanded(sweep):
+    for setting, trial in sorted(expanded(sweep), key=lambda run: _place(run[0])):
         row = {"axis": setting.axis, "setting": setting.label, "order": setting.order}
         row |= {"method": trial.config.method.key, "label": trial.config.method.title}
         row |= {"accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
         rows.append(row)
-    data = pd.DataFrame(rows).astype({"accuracy": float, "base": float})
-    return data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
+    return pd.DataFrame(rows).astype({"accuracy": float, "base": float})
 
 
-def _axis_order(column: pd.Series) -> pd.Series:
-    return column.map(list(AXES).index) if column.name == "axis" else column
+def _place(setting: Setting) -> tuple[int, float]:
+    return list(AXES).index(setting.axis), setting.order
 
 
 def _table(data: pd.DataFrame) -> Table:

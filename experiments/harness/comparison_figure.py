@@ -26,7 +26,7 @@ from lark.output.style import (
 @styled
 def comparison_figure(game: Game, comparison: Comparison, agreement: verdict.LossAgreement | None) -> Figure:
     """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
-    units = verdict.Units.of(game.contest.config.compare.criterion)
+    units = verdict.Units.of(game)
     figure, axes = panels(3 if agreement else 2, width=4.2, height=0.7 + 0.32 * max(6, len(comparison.names)))
     order = ranked(game, comparison)
     _runs(axes[0], game, comparison, order, units)

@@ -18,7 +18,7 @@ def ranked(game: Game, comparison: Comparison | None) -> list[str]:
     """Entrants with results, best first. The leader has the most seeds, not always the best mean."""
     names = list(game.scores)
     if comparison:
-        names = [comparison.names[k] for k in comparison.order]
+        names = comparison.ranked
     leader = game.heats[-1].leader if game.heats else names[0]
     return [leader, *(name for name in names if name != leader)]
 
@@ -52,7 +52,7 @@ def entrants_table(
         rows.append(row)
     for name in game.failed.keys() - game.scores.keys():
         rows.append({"entrant": Cell(name), "verdict": Cell("failed")})
-    units = verdict.Units.of(game.contest.config.compare.criterion)
+    units = verdict.Units.of(game)
     base = base_accuracy(game)
     if base is not None and not units.is_loss:
         rows.append({"entrant": Cell("Base model"), criterion: Cell(units.value(base))})
@@ -64,7 +64,7 @@ def entrants_table(
 
 def _numbers(game: Game, comparison: Comparison, name: str, leader: str) -> dict[str, Cell]:
     """An entrant's mean and its difference to the leader."""
-    units = verdict.Units.of(game.contest.config.compare.criterion)
+    units = verdict.Units.of(game)
     i = comparison.names.index(name)
     j = comparison.names.index(leader)
     cells = {verdict.criterion_words(game): Cell(units.value(comparison.means[i]), name == leader)}
@@ -75,7 +75,7 @@ def _numbers(game: Game, comparison: Comparison, name: str, leader: str) -> dict
 
 
 def pairs_table(game: Game, comparison: Comparison) -> Table:
-    units = verdict.Units.of(game.contest.config.compare.criterion)
+    units = verdict.Units.of(game)
     rows = []
     for pair in _pairs(game, comparison):
         difference = units.difference(pair["difference"])

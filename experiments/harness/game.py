@@ -91,6 +91,7 @@ class Game:
 
         def train(running: Sequence[str], first: int, last: int) -> Results | None:
             new_runs = len(running) * (last - first)
+            # The first heat always runs: before it, only the planner's estimate is known.
             if self.heats and self._out_of_time(new_runs):
                 return None
             runs = []

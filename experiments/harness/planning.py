@@ -93,6 +93,7 @@ def device_hours(planned: PlannedStep) -> float | None:
     return estimated.device_hours * len(planned.pending or artifacts) / len(artifacts)
 
 
+# A table asks for every step of a trial several times, and an estimate covers all of them.
 @cache
 def _estimates(trial: Trial) -> dict[tuple[str, ...], Estimate]:
     """Estimates by the key of their step."""

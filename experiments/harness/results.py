@@ -28,6 +28,7 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
         return None
     grader = trial.config.benchmark.grader
     tasks = [_shares(sweep.store.path(artifact), grader, single) for artifact in step.artifacts]
+    # Benchmarks count equally, as in Avg, whatever their number of problems.
     problems = sum(map(len, tasks))
     weighted = [task * (problems / len(task) / len(tasks)) for task in tasks]
     return np.concatenate(weighted)

@@ -164,7 +164,7 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     settings = as_hydra_reads([f"experiment={name}", *arguments])
     whole, batch, configs = _composed(name, settings)
     outputs = configs[0].outputs_path
-    checksums = Checksums(outputs)
+    checksums = Checksums(outputs)  # shared: most trials read the same files
     make = fetched_plan if starts else make_plan
     trials = []
     for overrides, config in zip(batch, configs, strict=True):

@@ -31,8 +31,8 @@ class Units:
     unit: str
 
     @classmethod
-    def of(cls, criterion: str) -> "Units":
-        if criterion == "loss":
+    def of(cls, game: Game) -> "Units":
+        if game.contest.config.compare.criterion == "loss":
             return cls(-1.0, 3, "nats per token")
         return cls(100.0, 1, "points")
 
@@ -96,7 +96,7 @@ def sentence(game: Game) -> str:
 
 def _outcome(game: Game, last: Heat) -> str:
     criterion = criterion_words(game)
-    units = Units.of(game.contest.config.compare.criterion)
+    units = Units.of(game)
     comparison = last.comparison
     if is_level(comparison):
         lead = _level(comparison, units, criterion)
@@ -113,7 +113,7 @@ def _outcome(game: Game, last: Heat) -> str:
         return lead
     if last.tied:
         return _tie(last, units, criterion)
-    runner_up = min(set(comparison.names) - {last.leader}, key=comparison.rank)
+    runner_up = next(name for name in comparison.ranked if name != last.leader)
     margin = _margin(comparison, units, last.leader, runner_up)
     return (
         f"{_entrant(comparison, units, last.leader)} is the best by {criterion}: its lead over every other"
@@ -171,8 +171,7 @@ def _margin(comparison: Comparison, units: Units, leader: str, other: str) -> st
 
 
 def _behind(last: Heat) -> str:
-    leader = last.comparison.names.index(last.leader)
-    names = [last.comparison.names[k] for k in last.comparison.order if last.significant[leader, k]]
+    names = [name for name in last.comparison.ranked if last.leader in last.behind(name)]
     if not names or not last.tied:
         return ""
     verb = "is" if len(names) == 1 else "are"
