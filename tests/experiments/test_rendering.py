@@ -209,7 +209,7 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
     shown = {row[0].text: row[list(table.header).index(column)].text for row in table.rows}
     data = draw(replace(sweep, scale="paper", overrides=())).data
     if name == "cost":
-        assert shown["RSR"] == f"{2.5 - 3.44 / 1.28:+.2f}"
+        assert shown["RSR"] == f"−{3.44 / 1.28 - 2.5:.2f}"
     elif name == "case_study":
         assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
     else:
