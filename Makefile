@@ -25,7 +25,9 @@ EXPERIMENTS := $(subst _,-,$(basename $(notdir $(wildcard conf/experiment/*.yaml
 UNUSED := torchvision torchaudio torchcodec
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@{ grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST); \
+	   awk 'FNR == 2 {name = FILENAME; gsub(/.*\/|\.yaml$$/, "", name); gsub(/_/, "-", name); print name ": #" $$0}' conf/experiment/*.yaml; } \
+	| sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 run: $(VENV)/$(if $(filter smollm2,$(value STUDENT)),.test,.run) ## Run the demo, from pool to table (change it with ARGS="method=rsr budget=1", STUDENT=..., POOL=<file>)
 	$(PY) run.py $(if $(value STUDENT),$(call quoted,student,STUDENT)) $(if $(value POOL),pool=files $(call quoted,pool.path,POOL)) $(ARGS)
@@ -67,27 +69,7 @@ reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/r
 	$(PY) -m experiments run all $(call quoted,scale,SCALE) $(ARGS)
 
 # One target per table and figure: conf/experiment/<name>.yaml defines the sweep, experiments/<name>.py draws the result.
-pipeline: ## Figure 1: the whole pipeline, drawn from one question of the run
-table1: ## Table 1: all methods, both budgets, four benchmarks
-ablation-score: ## Figure 2a: compare scores
-ablation-weighting: ## Figure 2b: compare weightings
-landscape: ## Figure 3a: the decay rate over the simplex of one question, and LARK's path through it
-loss-reduction: ## Figure 3b: how much the SFT loss falls
-teacher-utility: ## Figure 3c: whether a teacher's mean g-hat predicts its student's accuracy
-token-level: ## Figure 4: which tokens LARK trains on
-kappa: ## App. A.3: the decay rate during training, and κ
-theory: ## App. A-B: the constants of the theory, and a numerical check of each inequality
-surrogate: ## App. B.8: ĝ compared with the exact g*
-contamination: ## Table 2: benchmark problems in the pool
-cost: ## App. D.1: seconds per trajectory of each scoring method
-budget-scaling: ## App. D.2: accuracy at B = 1, 3, 5, 10, 20
-case-study: ## App. D.3: one question, from scores to weights
-# Not in the paper, and not part of `make reports`.
-compare: ## Which method for your student? A tournament on a part of the pool (POOL=<file> STUDENT=..., ARGS="compare.budget_hours=2")
-seeds: ## The spread over training seeds, and how much of the methods' differences it explains
-noise: ## Which methods survive wrong answers, truncations, shuffled steps and duplicates in the pool
-regime: ## How the ranking changes with the student's strength, the epochs and the learning rate
-check-published: ## RSR's selection as its authors publish it, compared with ours trajectory by trajectory (SCALE=paper)
+# The second line of the YAML file is the target's description in `make help`.
 plan-table1: ## Show the trials of table1, what is reused and what they cost, without running (plan-<name> for the others)
 
 $(EXPERIMENTS): $(VENV)/.run

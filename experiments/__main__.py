@@ -18,6 +18,7 @@ from typing import Any
 
 from experiments.harness import lanes
 from experiments.harness import report as reports
+from experiments.harness.checks import can_be_drawn, has_fixed_trials
 from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
@@ -28,7 +29,7 @@ from experiments.submission.status import describe as describe_status
 from experiments.submission.status import timeline
 from experiments.submission.submit import submit as submit_sweep
 from lark.config.cli import outputs_typed
-from lark.errors import LarkError, first_line
+from lark.errors import LarkError
 from lark.printing import counted, log_to
 from lark.work.entry import run_main
 
@@ -45,21 +46,19 @@ def main(arguments: Sequence[str]) -> str | None:
         return status(list(arguments[1:]))
     if len(arguments) < 2 or arguments[0] not in commands:
         return __doc__.strip().split("\n\n")[1]
-    names = (
-        [name for name in available() if name not in BEYOND]
-        if arguments[1] == "all"
-        else [find(arguments[1])]
-    )
+    command, name, *settings = arguments
+    if name != "all":
+        return "\n".join(commands[command](find(name), settings)) or None
     problems = []
-    for name in names:
+    for experiment in available():
+        if experiment in BEYOND:
+            continue
         try:
-            problems += commands[arguments[0]](name, list(arguments[2:]))
+            problems += commands[command](experiment, settings)
         except LarkError as error:
-            if len(names) == 1:
-                raise
-            problems.append(f"{dashed(name)}: {error}")  # continue with the others
-    if arguments[0] == "run" and arguments[1] == "all":
-        problems += write_pages(outputs_typed(list(arguments[2:])))
+            problems.append(f"{dashed(experiment)}: {error}")  # continue with the others
+    if command == "run":
+        problems += write_pages(outputs_typed(settings))
     return "\n".join(problems) or None
 
 
@@ -82,9 +81,9 @@ def run(name: str, arguments: list[str]) -> list[str]:
     )
     code = lanes.run([sys.executable, str(ROOT / "run.py"), f"experiment={name}", *arguments], number)
     _write(sweep)
-    failed = [
-        f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}" for trial, why in reports.unfinished(sweep)
-    ]
+    failed = []
+    for trial, why in reports.unfinished(sweep):
+        failed.append(f"{sweep.title}: trial {' '.join(trial.overrides)}: {why}")
     if code < 0 or (code and not failed):
         failed.append(
             f"{sweep.title}: the sweep exited with code {code}; run the same command again to resume."
@@ -96,11 +95,7 @@ def submit(name: str, arguments: list[str]) -> list[str]:
     """Submit the sweep's steps, each once, and return. What is finished or under way is left alone."""
     sweep = compose_sweep(name, arguments, starts=True)
     draw(sweep)
-    if hasattr(_module(sweep), "conduct"):
-        raise LarkError(
-            f"{sweep.title} decides at run time which trials to run, so it cannot be submitted: use `python -m"
-            " experiments run`."
-        )
+    has_fixed_trials(sweep.title, not hasattr(_module(sweep), "conduct"))
     submission = submit_sweep(sweep)
     log.info("python -m experiments status %s outputs=%s", sweep.title, submission.outputs)
     return []
@@ -109,17 +104,16 @@ def submit(name: str, arguments: list[str]) -> list[str]:
 def status(arguments: list[str]) -> str | None:
     """Print the state of submitted sweeps."""
     words = [word for word in arguments if not word.startswith("outputs=")]
-    name = find(words.pop(0)) if words and words[0] != "timeline" else None
+    name = None
+    if words and words[0] != "timeline":
+        name = dashed(find(words.pop(0)))
     if words not in ([], ["timeline"]):
         return f"{' '.join(words)}: expected `status [experiment] [timeline] [outputs=<folder>]`."
-    folders = submitted(
-        Path(os.path.realpath(outputs_typed(arguments))), None if name is None else dashed(name)
-    )
+    outputs = outputs_typed(arguments)
+    folders = submitted(Path(os.path.realpath(outputs)), name)
     if not folders:
-        return (
-            f"No sweep{'' if name is None else f' of {dashed(name)}'} has been submitted to"
-            f" {outputs_typed(arguments)}."
-        )
+        which = "" if name is None else f" of {name}"
+        return f"No sweep{which} has been submitted to {outputs}."
     problems = []
     for folder in folders:
         try:
@@ -177,16 +171,10 @@ def draw(sweep: Sweep) -> Report:
     """Render the sweep with experiments/<name>.py."""
     try:
         report: Report = _module(sweep).render(sweep)
-    except LarkError:
-        raise
     except Exception as error:
         log.debug("%s", sweep.title, exc_info=True)
-        typed = " ".join(sweep.overrides) or "its default settings"
-        raise LarkError(
-            f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It"
-            f" draws the sweep of conf/experiment/{sweep.name}.yaml: change single values, and do not sweep"
-            " over anything else."
-        ) from error
+        can_be_drawn(error, sweep)
+        raise
     return report
 
 

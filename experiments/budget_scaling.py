@@ -1,20 +1,22 @@
 """App. D.2: accuracy against the budget."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness import accuracy
-from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, published
+from experiments.harness.report import Report, Table, number
+from experiments.harness.sweep import Sweep, published_values
 from lark.output.style import LARK_COLOUR, MARKERS, OKABE_ITO, panels, plain_label
-from lark.output.tables import MISSING, Cell
+from lark.output.tables import Cell
 
 
 def render(sweep: Sweep) -> Report:
     data = accuracy.frame(sweep)
-    paper = published("figures").query("experiment == 'budget_scaling'")
-    printed = dict(zip(paper["quantity"].str.removeprefix("b").astype(int), paper["value"], strict=True))
-    data = data.assign(paper=data["budget"].map(printed).where(data["benchmark"].isin(["amc"])))
+    printed = published_values("budget_scaling")
+    printed.index = printed.index.str.removeprefix("b").astype(int)
+    data = data.assign(paper=data["budget"].map(printed).where(data["benchmark"] == "amc"))
     data = data.assign(difference=data["mean"] - data["paper"] if sweep.like_the_paper else None)
     if data["benchmark"].nunique() == 2:  # one benchmark is its own average
         data = data[data["benchmark"] != accuracy.AVERAGE]
@@ -26,10 +28,13 @@ def render(sweep: Sweep) -> Report:
     for trial in sweep.trials:
         budget = trial.config.budget.per_question
         part = data[data["budget"] == budget]
-        cells = [accuracy.cell(row["mean"], row["std"]) for row in part.to_dict("records")]
-        papers = Cell(f"{printed[budget]:.1f}") if budget in printed else MISSING
-        row = [Cell(str(budget)), *cells, papers, _difference(part)]
-        rows.append(row[: len(header)])
+        row = [Cell(str(budget))]
+        for entry in part.to_dict("records"):
+            row.append(accuracy.cell(entry["mean"], entry["std"]))
+        row.append(number(printed.get(budget), "{:.1f}"))
+        if sweep.like_the_paper:
+            row.append(number(part["difference"].max(), "{:+.1f}"))  # the paper has one benchmark
+        rows.append(row)
     return Report(
         title="Appendix D.2. Budget scaling",
         caption=(
@@ -40,40 +45,25 @@ def render(sweep: Sweep) -> Report:
         ),
         data=data,
         tables=[Table(header, rows)],
-        figure=_figure(data, printed if sweep.like_the_paper else {}, samples),
-        found=accuracy.any_found(data),
+        figure=_figure(data, printed if sweep.like_the_paper else None, samples),
+        measured=accuracy.is_measured(data),
     )
 
 
-def _difference(part: pd.DataFrame) -> Cell:
-    """Ours minus the paper's, on the benchmark for which it gives numbers."""
-    differences = part["difference"].dropna()
-    return Cell(f"{differences.iloc[0]:+.1f}".replace("-", "−")) if len(differences) else MISSING
-
-
-def _figure(data: pd.DataFrame, printed: dict[int, float], samples: int) -> Figure:
+def _figure(data: pd.DataFrame, printed: pd.Series | None, samples: int) -> Figure:
     figure, (axes,) = panels(width=6.2)
     labels = list(data["label"].unique())
-    for number, label in enumerate(labels):
+    for place, label in enumerate(labels):
         part = data[data["label"] == label]
-        last = number == len(labels) - 1
-        axes.errorbar(
-            part["budget"],
-            part["mean"].astype(float),
-            yerr=part["std"].astype(float),
-            label=plain_label(label),
-            capsize=2,
-            marker=MARKERS[number],
-            markersize=4,
-            color=LARK_COLOUR if last else OKABE_ITO[number],
-            linewidth=2 if last else 1,
-            alpha=1 if last else 0.7,
-        )
-    if printed:
+        means = part["mean"].astype(float)
+        style: dict[str, Any] = {"color": OKABE_ITO[place], "linewidth": 1, "alpha": 0.7}
+        if label == labels[-1]:  # the average, or the only benchmark
+            style = {"color": LARK_COLOUR, "linewidth": 2, "alpha": 1}
+        style |= {"marker": MARKERS[place], "markersize": 4, "capsize": 2}
+        axes.errorbar(part["budget"], means, part["std"].astype(float), label=plain_label(label), **style)
+    if printed is not None:
         # Unconnected: the paper gives no number at B = 5, only that it is lower than at 3.
-        axes.plot(
-            list(printed), list(printed.values()), "*", color="#000000", markersize=9, label="the paper (AMC)"
-        )
+        axes.plot(printed.index, printed, "*", color="#000000", markersize=9, label="the paper (AMC)")
     axes.set_xscale("log")
     budgets = sorted(int(budget) for budget in data["budget"].unique())
     axes.set_xticks(budgets, [str(budget) for budget in budgets], minor=False)

@@ -2,6 +2,8 @@
 the first choice.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -12,10 +14,10 @@ from matplotlib.figure import Figure
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.printed_scores import difference_summary, prompts_table, scores_by_prompt
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, Trial, published_value
+from experiments.harness.sweep import Sweep, Trial, published_values
 from lark.output.markdown import fenced
 from lark.output.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
-from lark.output.tables import MISSING, Cell, markdown
+from lark.output.tables import markdown
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring.sources import TOKENS
@@ -25,13 +27,21 @@ SHOWN_TOKENS = 60
 """More tokens cannot be labelled. Of a longer response, the consecutive tokens with the largest sum of
 residuals are shown.
 """
+HARDEST = [
+    ("position", "position", "{}"),
+    ("token", "text", '"{}"'),
+    ("p(y)", "p_gold", "{:.3f}"),
+    ("residual", "residual", "{:.3f}"),
+    ("surprisal", "surprisal", "{:.3f}"),
+]
 PAPER_BUDGET = 3
 """Number of trajectories that the paper's example selects."""
 
 
 def render(sweep: Sweep) -> Report:
     trial = sweep.trials[0]  # with our prompt
-    table, chosen = candidates(sweep, trial), selection(sweep, trial)
+    table = candidates(sweep, trial)
+    chosen = selection(sweep, trial)
     title = "Appendix D.3. One question, from scores to weights"
     caption = (
         "(a) ĝ of every candidate of one question, grouped by teacher; selected candidates are outlined; the"
@@ -43,14 +53,12 @@ def render(sweep: Sweep) -> Report:
     )
     if table is None or chosen is None:
         empty = pd.DataFrame(columns=[*KEY, "teacher", "g_hat", "weight"])
-        return Report(title, caption, empty, found=False)
+        return Report(title, caption, empty, measured=False)
     table = table.merge(chosen[[*KEY, "rank", "weight", "threshold", "tau"]], on=KEY, how="left")
     tokens = first_choice_tokens(sweep, trial, chosen)
     scores = scores_by_prompt(sweep)
-    tables = [
-        _weights(sweep, table, chosen),
-        prompts_table(scores, list(chosen.sort_values("rank")["candidate_id"])),
-    ]
+    ranked = chosen.sort_values("rank")
+    tables = [_weights(sweep, table, ranked), prompts_table(scores, list(ranked["candidate_id"]))]
     if tokens is not None:
         tables.append(_hardest(tokens))
     return Report(
@@ -77,84 +85,74 @@ def first_choice_tokens(sweep: Sweep, trial: Trial, chosen: pd.DataFrame) -> pd.
         return None
     pieces = read_pieces(folder)
     text = [pieces.text([token]).replace("\n", "⏎") or "·" for token in tokens.token]
-    columns = {name: getattr(tokens, name) for name in ("token", "surprisal", "residual")}
-    return pd.DataFrame({"position": np.arange(len(tokens)), **columns, "p_gold": tokens.p, "text": text})
+    return pd.DataFrame(
+        {
+            "position": np.arange(len(tokens)),
+            "token": tokens.token,
+            "surprisal": tokens.surprisal,
+            "residual": tokens.residual,
+            "p_gold": tokens.p,
+            "text": text,
+        }
+    )
 
 
-def _printed(name: str, rank: int) -> float | None:
-    """The paper's ĝ or weight of the trajectory of this rank, for its own question."""
-    return published_value("case_study", f"{name}_{rank}") if rank <= PAPER_BUDGET else None
-
-
-def _cell(value: float | None, form: str) -> Cell:
-    return MISSING if value is None else Cell(form.format(value).replace("-", "−"))
-
-
-def _minus(value: float, papers: float | None, form: str) -> Cell:
-    return _cell(None if papers is None else value - papers, form)
-
-
-def _weights(sweep: Sweep, table: pd.DataFrame, chosen: pd.DataFrame) -> Table:
-    header = ["rank", "candidate", "tokens", "loss", "ρ̂", "ĝ", "margin", "weight", "uniform"]
-    header += ["the paper's ĝ (pid 839)", "the paper's weight"]
+def _weights(sweep: Sweep, table: pd.DataFrame, ranked: pd.DataFrame) -> Table:
+    statistics = table.set_index("candidate_id")[["n_tokens", "loss", "rho"]]
+    shown = ranked.join(statistics, on="candidate_id")
+    shown["margin"] = shown["score"] - shown["threshold"]
+    shown["uniform"] = 1 / len(shown)
+    printed = published_values("case_study")
+    for column, letter in (("score", "g"), ("weight", "q")):
+        # By rank, for the trajectories of the paper's own question.
+        of_paper = {rank: printed[f"{letter}_{rank}"] for rank in range(1, PAPER_BUDGET + 1)}
+        shown[f"paper_{column}"] = shown["rank"].map(of_paper)
+        shown[f"{column}_difference"] = shown[column] - shown[f"paper_{column}"]
+    columns = [
+        ("rank", "rank", "{}"),
+        ("candidate", "candidate_id", "{}"),
+        ("tokens", "n_tokens", "{}"),
+        ("loss", "loss", "{:.3f}"),
+        ("ρ̂", "rho", "{:.3f}"),
+        ("ĝ", "score", "{:.5f}"),
+        ("margin", "margin", "{:.5f}"),
+        ("weight", "weight", "{:.3f}"),
+        ("uniform", "uniform", "{:.3f}"),
+        ("the paper's ĝ (pid 839)", "paper_score", "{:.5f}"),
+        ("the paper's weight", "paper_weight", "{:.3f}"),
+    ]
     if sweep.like_the_paper:
-        header += ["ĝ, difference", "weight, difference"]
-    rows = []
-    for row in chosen.sort_values("rank").to_dict("records"):
-        stats = table.set_index("candidate_id").loc[row["candidate_id"]]
-        papers_score = _printed("g", row["rank"])
-        papers_weight = _printed("q", row["rank"])
-        cells = [
-            Cell(str(row["rank"])),
-            Cell(row["candidate_id"]),
-            Cell(f"{stats['n_tokens']}"),
-            Cell(f"{stats['loss']:.3f}"),
-            Cell(f"{stats['rho']:.3f}"),
-            Cell(f"{row['score']:.5f}"),
-            Cell(f"{row['score'] - row['threshold']:.5f}"),
-            Cell(f"{row['weight']:.3f}"),
-            Cell(f"{1 / len(chosen):.3f}"),
-            _cell(papers_score, "{:.5f}"),
-            _cell(papers_weight, "{:.3f}"),
-            _minus(row["score"], papers_score, "{:+.5f}"),
-            _minus(row["weight"], papers_weight, "{:+.3f}"),
-        ]
-        rows.append(cells[: len(header)])
-    return Table(header, rows, "The selected trajectories and their weights (Lemma 3).")
+        columns.append(("ĝ, difference", "score_difference", "{:+.5f}"))
+        columns.append(("weight, difference", "weight_difference", "{:+.3f}"))
+    return Table.of(shown, columns, "The selected trajectories and their weights (Lemma 3).")
 
 
 def _hardest(tokens: pd.DataFrame) -> Table:
     top = tokens.nlargest(8, "residual")
-    rows = []
-    for token in top.to_dict("records"):
-        numbers = [Cell(f"{token[name]:.3f}") for name in ("p_gold", "residual", "surprisal")]
-        rows.append([Cell(str(token["position"])), Cell(f'"{token["text"]}"'), *numbers])
     share = top["residual"].sum() / tokens["residual"].sum()
     drawn = int(top["position"].isin(window(tokens)["position"]).sum())
     where = "" if len(tokens) <= SHOWN_TOKENS else f"; (b) shows {drawn} of them"
     caption = f"The eight tokens with the largest residuals account for {share:.0%} of the first choice's sum{where}."
-    return Table(["position", "token", "p(y)", "residual", "surprisal"], rows, caption)
+    return Table.of(top, HARDEST, caption)
 
 
 def _notes(sweep: Sweep, trial: Trial, table: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
     pool = sweep.folder(trial, pools.POOL_TABLE)
     assert pool is not None
-    rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"]).astype(
-        dict.fromkeys(KEY, str)
-    )
+    rows = pools.frame(pool / pools.FILE, [*KEY, "question", "response", "answer"])
     first = chosen[chosen["rank"] == 1].iloc[0]
-    text = rows[rows["candidate_id"] == str(first["candidate_id"])].iloc[0]
-    best = table.sort_values("g_hat", ascending=False)
-    threshold = published_value("case_study", f"g_{PAPER_BUDGET + 1}")
-    tau = published_value("case_study", "tau")
+    text = rows[rows["candidate_id"].astype(str) == str(first["candidate_id"])].iloc[0]
+    printed = published_values("case_study")
+    threshold = printed[f"g_{PAPER_BUDGET + 1}"]
+    tau = printed["tau"]
     differences = ""
     if sweep.like_the_paper:
         differences = (
             f"; ours minus these: {first['threshold'] - threshold:+.5f} and {first['tau'] - tau:+.3g}"
         )
-    loss_rank = int(table["loss"].rank().loc[best.index[0]])
+    loss_rank = int(table["loss"].rank().iloc[table["g_hat"].argmax()])
     return [
-        f"Question {markdown(text['question_id'])} (answer {markdown(str(text['answer']))}):\n\n"
+        f"Question {markdown(str(text['question_id']))} (answer {markdown(str(text['answer']))}):\n\n"
         + fenced(text["question"]),
         f"The first choice, {markdown(first['candidate_id'])}:\n\n" + fenced(text["response"]),
         (
@@ -178,27 +176,15 @@ def _figure(table: pd.DataFrame, chosen: pd.DataFrame, tokens: pd.DataFrame | No
     teachers = list(table["teacher"].unique())
     shades = [OKABE_ITO[teachers.index(teacher) % 2 * 4] for teacher in table["teacher"]]
     taken = table["rank"].notna()
-    left.bar(
-        table.index,
-        table["g_hat"],
-        color=shades,
-        linewidth=np.where(taken, 2.0, 0.0),
-        edgecolor=LARK_COLOUR,
-        width=0.8,
-    )
-    left.axhline(
-        float(chosen["threshold"].iloc[0]),
-        linestyle="--",
-        color="#000000",
-        linewidth=0.9,
-        label=r"threshold, $\hat g$ of rank $B+1$",
-    )
-    for at in table.index[taken]:
-        where = (at, table["g_hat"][at])
-        left.annotate(
-            f" q = {table['weight'][at]:.2f}", where, ha="center", va="bottom", fontsize=7, rotation=90
-        )
-    middle = [float(np.mean(table.index[table["teacher"] == teacher])) for teacher in teachers]
+    outline: dict[str, Any] = {"linewidth": np.where(taken, 2.0, 0.0), "edgecolor": LARK_COLOUR}
+    left.bar(table.index, table["g_hat"], color=shades, width=0.8, **outline)
+    threshold = float(chosen["threshold"].iloc[0])
+    label = r"threshold, $\hat g$ of rank $B+1$"
+    left.axhline(threshold, linestyle="--", color="#000000", linewidth=0.9, label=label)
+    for at, row in table[taken].iterrows():
+        weight = f" q = {row['weight']:.2f}"
+        left.annotate(weight, (at, row["g_hat"]), ha="center", va="bottom", fontsize=7, rotation=90)
+    middle = table.index.to_series().groupby(table["teacher"], sort=False).mean()
     left.set_xticks(middle, list(map(plain_label, teachers)), rotation=45, ha="right")
     left.set_xlabel("Teacher (one bar per rollout)")
     left.set_ylabel(r"LARK's score $\hat g$")
@@ -226,10 +212,8 @@ def _token_panel(axes: Axes, tokens: pd.DataFrame | None) -> list[Artist | BarCo
         return []
     shown = window(tokens)
     if len(shown) < len(tokens):
-        first, last = int(shown["position"].iloc[0]) + 1, int(shown["position"].iloc[-1]) + 1
-        axes.set_title(
-            f"(b) the first choice: tokens {first} to {last} of {len(tokens)}, where residuals are largest"
-        )
+        places = f"tokens {shown['position'].min() + 1} to {shown['position'].max() + 1} of {len(tokens)}"
+        axes.set_title(f"(b) the first choice: {places}, where residuals are largest")
     bars = axes.bar(shown["position"], shown["residual"], color=OKABE_ITO[0], label="residual (left axis)")
     other = axes.twinx()
     (line,) = other.plot(shown["position"], shown["surprisal"], marker="o", markersize=2, linewidth=0.9)

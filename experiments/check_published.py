@@ -1,5 +1,8 @@
 """RSR's published selection compared with ours, question by question: `make check-published SCALE=paper`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from experiments.harness.candidates import candidates
@@ -26,26 +29,22 @@ def render(sweep: Sweep) -> Report:
     scored = candidates(sweep, trial)
     pool = sweep.folder(trial, pools.POOL_TABLE)
     if scored is None or pool is None:
-        return Report(TITLE, caption, pd.DataFrame(), found=False)
+        return Report(TITLE, caption, pd.DataFrame(), measured=False)
     published = published_candidates(file, pools.iterate(pool / pools.FILE, columns=[*KEY, *TEXT]))
     data = comparison(published, scored.assign(score=METHODS["rsr"].score(scored)))
-    counts = data["outcome"].value_counts()
-    rows = []
-    for outcome in OUTCOMES:
-        count = int(counts.get(outcome, 0))
-        rows.append([Cell(outcome), Cell(f"{count:,}"), Cell(f"{count / len(data):.1%}")])
-    table = Table(["our choice is", "questions", "share"], rows)
-    return Report(TITLE, caption, data, [table, _ranks(data)], notes=_notes(data), summary=_summary(data))
+    outcomes = _shares("our choice is", {outcome: data["outcome"] == outcome for outcome in OUTCOMES})
+    ranks = data["rank"].dropna()
+    places = _shares("theirs is within our first", {place: ranks <= place for place in (1, 2, 3, 5, 10)})
+    return Report(TITLE, caption, data, [outcomes, places], notes=_notes(data), summary=_summary(data))
 
 
-def _ranks(data: pd.DataFrame) -> Table:
-    """Where the published trajectory is in our ranking: a near miss is second, with almost the same score."""
-    in_pool = data.dropna(subset=["rank"])
+def _shares(heading: str, cases: Mapping[Any, pd.Series]) -> Table:
+    """The number and the share of questions for which each case is true."""
     rows = []
-    for place in (1, 2, 3, 5, 10):
-        within = int((in_pool["rank"] <= place).sum())
-        rows.append([Cell(str(place)), Cell(f"{within:,}"), Cell(f"{within / max(1, len(in_pool)):.1%}")])
-    return Table(["theirs is within our first", "questions", "share"], rows)
+    for case, holds in cases.items():
+        share = holds.sum() / max(1, len(holds))
+        rows.append([Cell(str(case)), Cell(f"{holds.sum():,}"), Cell(f"{share:.1%}")])
+    return Table([heading, "questions", "share"], rows)
 
 
 def _notes(data: pd.DataFrame) -> list[str]:

@@ -10,23 +10,21 @@ explains the design.
 import logging
 import time
 from functools import partial
-from itertools import combinations
-from typing import Any
 
 import pandas as pd
 
 from experiments.harness import lanes, results, verdict
 from experiments.harness.carrying import carry_out
 from experiments.harness.comparison_figure import comparison_figure
+from experiments.harness.comparison_tables import entrants_table, pairs_table, runs_and_pairs
 from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
 from experiments.harness.halving import Heat
-from experiments.harness.paired import Comparison, Floats
+from experiments.harness.paired import Comparison
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
-from lark.evaluation.grade import METRICS
 from lark.names import is_demo
 from lark.output.tables import MISSING, Cell
 from lark.planner.report import duration, size
@@ -36,7 +34,6 @@ from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
-HELD_OUT_LOSS = "held-out loss"
 
 
 def conduct(sweep: Sweep) -> list[str]:
@@ -82,7 +79,8 @@ def conduct(sweep: Sweep) -> list[str]:
 
     game.play(perform, announce, side_by_side)
     log.info("\n%s\n", verdict.sentence(game))
-    if command := verdict.next_command(game):
+    command = verdict.next_command(game)
+    if command:
         log.info("The full run with %s:\n  %s\n", game.heats[-1].leader, command)
     return [f"{sweep.title}: {name}: {error}" for name, error in game.failed.items()]
 
@@ -90,15 +88,13 @@ def conduct(sweep: Sweep) -> list[str]:
 def _scores(sweep: Sweep, trial: Trial) -> str:
     """A run's results, for the log."""
     parts = []
-    if _evaluates(trial) and (accuracies := results.accuracies(sweep, trial)) is not None:
+    accuracies = results.accuracies(sweep, trial)
+    if accuracies is not None:
         parts.append(f"Acc@{trial.config.benchmark.decoding.samples} {100 * accuracies.mean():.1f}%")
-    if (losses := results.losses(sweep, trial)) is not None:
+    losses = results.losses(sweep, trial)
+    if losses is not None:
         parts.append(f"held-out loss {losses.mean():.3f}")
     return ", ".join(parts)
-
-
-def _evaluates(trial: Trial) -> bool:
-    return any(step.makes(METRICS) for step in trial.steps)
 
 
 def announcement(decided: Schedule) -> str:
@@ -144,24 +140,25 @@ def describe(sweep: Sweep) -> str:
 
 def render(sweep: Sweep) -> Report:
     game = replay(sweep)
-    if game is None or not game.found:
-        names = [entrant.name for entrant in contest_of(sweep).entrants]
-        table = Table(["entrant", "verdict"], [[Cell(name), MISSING] for name in names])
-        return Report(TITLE, CAPTION, pd.DataFrame(), [table], found=False, scope=_scope(sweep))
+    if game is None or not game.scores:
+        rows = [[Cell(entrant.name), MISSING] for entrant in contest_of(sweep).entrants]
+        table = Table(["entrant", "verdict"], rows)
+        return Report(TITLE, CAPTION, pd.DataFrame(), [table], measured=False, scope=_scope(sweep))
     comparison = verdict.latest(game)
     agreement = verdict.loss_agreement(game)
     notes = [f"**{verdict.sentence(game)}**"]
-    if command := verdict.next_command(game):
+    command = verdict.next_command(game)
+    if command:
         notes.append(f"The full run with {game.heats[-1].leader}: `{command}`")
     if agreement:
         notes.append(verdict.agreement_words(agreement))
     notes += _notes(game, comparison)
-    tables = [_table(game, comparison, agreement)]
+    tables = [entrants_table(game, comparison, agreement)]
     figure = None
     if comparison:
-        tables.append(_pairs(game, comparison))
-        figure = comparison_figure(game, comparison, agreement, _base(game))
-    data = _data(game, comparison)
+        tables.append(pairs_table(game, comparison))
+        figure = comparison_figure(game, comparison, agreement)
+    data = runs_and_pairs(game, comparison)
     return Report(TITLE, CAPTION, data, tables, figure, notes, scope=_scope(sweep))
 
 
@@ -195,11 +192,11 @@ def _notes(game: Game, comparison: Comparison | None) -> list[str]:
             " leaves them out."
         )
     if comparison is not None and comparison.seed_deviation is not None:
-        units = verdict.Units.of(contest.config.compare.criterion)
-        spread = "less than single answers do: too little to measure"
-        if comparison.seed_deviation:
-            deviation = abs(units.factor) * comparison.seed_deviation
-            spread = f"±{deviation:.{units.digits}f} {units.unit}"
+        units = verdict.Units.of(game)
+        deviation = abs(units.factor) * comparison.seed_deviation
+        spread = f"±{deviation:.{units.digits}f} {units.unit}"
+        if not deviation:
+            spread = "less than single answers do: too little to measure"
         notes.append(
             f"Training with another seed changes an entrant's mean by {spread} (standard deviation, pooled"
             " over entrants)."
@@ -217,124 +214,11 @@ def _same_selections(game: Game) -> list[str]:
             files = game.contest.sweep.store.manifest(selection).files
             _, _, digest = files.get("train.jsonl", (0, 0, name))
             groups.setdefault(digest, []).append(name)
-    return [
-        f"{' and '.join(names)} selected the same texts with the same weights, so they differ only by chance."
-        for names in groups.values()
-        if len(names) > 1
-    ]
-
-
-def _base(game: Game) -> float | None:
-    """Mean accuracy of the untrained student."""
-    trials = [trial for trials in game.trials.values() for trial in trials]
-    if not game.contest.evaluates or not trials:
-        return None
-    single = game.contest.config.compare.criterion == "samples"
-    accuracies = results.accuracies(game.contest.sweep, trials[0], single=single, trained=False)
-    return None if accuracies is None else float(accuracies.mean())
-
-
-def _table(game: Game, comparison: Comparison | None, agreement: verdict.LossAgreement | None) -> Table:
-    """A row per entrant, best mean first. The loss has a column if it is not the criterion."""
-    criterion = game.contest.config.compare.criterion
-    units = verdict.Units.of(criterion)
-    header = ["rank", "entrant", "seeds", verdict.criterion_words(game)]
-    header += ["minus the leader", "95% interval", "verdict"]
-    empty = dict.fromkeys(header, MISSING)
-    rows = []
-    for rank, name in enumerate(_ranked(game, comparison), 1):
-        row = empty | {
-            "rank": Cell(str(rank)),
-            "entrant": Cell(name),
-            "seeds": Cell(str(len(game.scores[name]))),
-            "verdict": Cell(verdict.status(game, name)),
-        }
-        if comparison:
-            row |= _numbers(game, comparison, units, name)
-        if agreement:
-            row[HELD_OUT_LOSS] = Cell(f"{agreement.losses[name]:.3f}")
-        rows.append(row)
-    rows += [
-        empty | {"entrant": Cell(name), "verdict": Cell("failed")}
-        for name in game.failed.keys() - game.scores.keys()
-    ]
-    base = _base(game) if criterion != "loss" else None
-    if base is not None:
-        rows.append(
-            empty | {"entrant": Cell("Base model"), verdict.criterion_words(game): Cell(units.value(base))}
-        )
-    if agreement:
-        header.append(HELD_OUT_LOSS)
-    return Table(header, [[row.get(column, MISSING) for column in header] for row in rows], labels=2)
-
-
-def _ranked(game: Game, comparison: Comparison | None) -> list[str]:
-    """Entrants with results, best first. The leader has the most seeds, not always the best mean."""
-    names = list(game.scores)
-    if comparison:
-        names = [comparison.names[k] for k in comparison.order]
-    leader = game.heats[-1].leader if game.heats else names[0]
-    return [leader, *(name for name in names if name != leader)]
-
-
-def _numbers(game: Game, comparison: Comparison, units: verdict.Units, name: str) -> dict[str, Cell]:
-    """An entrant's mean and its difference to the leader."""
-    leader = _ranked(game, comparison)[0]
-    i = comparison.names.index(name)
-    j = comparison.names.index(leader)
-    cells = {verdict.criterion_words(game): Cell(units.value(comparison.means[i]), name == leader)}
-    if name != leader:
-        cells["minus the leader"] = Cell(units.difference(comparison.difference[i, j]))
-        cells["95% interval"] = Cell(units.interval(comparison.low[i, j], comparison.high[i, j]))
-    return cells
-
-
-def _pairs(game: Game, comparison: Comparison) -> Table:
-    units = verdict.Units.of(game.contest.config.compare.criterion)
-    rows = []
-    for pair in _compared_pairs(game, comparison):
-        difference = units.difference(pair["difference"])
-        interval = units.interval(pair["low"], pair["high"])
-        word = "significant" if pair["significant"] else "not clear"
-        cells = [pair["entrant"], pair["minus"], difference, interval, word]
-        rows.append([Cell(text) for text in cells])
-    header = ["entrant", "minus", "difference", "95% interval", "difference is"]
-    return Table(header, rows, "All pairs.", labels=2)
-
-
-def _compared_pairs(game: Game, comparison: Comparison) -> list[dict[str, Any]]:
-    """Every pair once, the one with the better mean first."""
-    significant = verdict.significant_pairs(game, comparison)
-    return [
-        {
-            "entrant": comparison.names[i],
-            "minus": comparison.names[j],
-            "difference": comparison.difference[i, j],
-            "low": comparison.low[i, j],
-            "high": comparison.high[i, j],
-            "significant": bool(significant[i, j]),
-        }
-        for i, j in combinations(comparison.order, 2)
-    ]
-
-
-def _data(game: Game, comparison: Comparison | None) -> pd.DataFrame:
-    """Runs first, then pairs."""
-    sweep = game.contest.sweep
-    rows = list[dict[str, Any]]()
-    for name, trials in game.trials.items():
-        for trial in trials:
-            row: dict[str, Any] = {"row": "run", "entrant": name, "seed": trial.config.training.seed}
-            row |= {"accuracy": None, "samples": None}
-            if _evaluates(trial):
-                row["accuracy"] = _mean(results.accuracies(sweep, trial))
-                row["samples"] = _mean(results.accuracies(sweep, trial, single=True))
-            row["loss"] = _mean(results.losses(sweep, trial))
-            rows.append(row)
-    if comparison is not None:
-        rows += [{"row": "pair", **pair} for pair in _compared_pairs(game, comparison)]
-    return pd.DataFrame(rows)
-
-
-def _mean(values: Floats | None) -> float | None:
-    return None if values is None else float(values.mean())
+    sentences = []
+    for names in groups.values():
+        if len(names) > 1:
+            sentences.append(
+                f"{' and '.join(names)} selected the same texts with the same weights, so they differ only by"
+                " chance."
+            )
+    return sentences

@@ -5,6 +5,7 @@ Beside it, how far the weights move (Assumption A.1) and how the loss falls comp
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, published
+from experiments.harness.sweep import Sweep, published_values
 from lark.analysis.kinds import KAPPA_TABLE
 from lark.output.style import BLACK, BLUE, GREY, LARK_COLOUR, powers_of_ten, share_limits, styled
-from lark.output.tables import MISSING, Cell
 
 TITLE = "Appendix A.3. The decay rate along training, and κ"
 EARLY = 0.1
@@ -25,40 +25,24 @@ EARLY = 0.1
 
 def render(sweep: Sweep) -> Report:
     runs: dict[int, pd.DataFrame] = {}
-    printed = published("figures").query("experiment == 'kappa'").set_index("quantity")["value"]
-    header = ["Budget B", "κ̂ = min ρ_t/ρ_0", "at step", "max ρ_t/ρ_0", "paper's κ̂"]
-    if sweep.like_the_paper:
-        header.append("difference")
+    printed = published_values("kappa")
     rows = []
     for trial in sweep.trials:
         budget = trial.config.budget.per_question
         folder = sweep.folder(trial, KAPPA_TABLE)
-        if budget == 1:
-            low = high = printed["b1"]
-            papers = Cell(f"{low:g}")
-        else:
-            low = printed["larger_low"]
-            high = printed["larger_high"]
-            papers = Cell(f"{low:g} to {high:g}")
+        low = printed["b1" if budget == 1 else "larger_low"]
+        high = printed["b1" if budget == 1 else "larger_high"]
+        row: dict[str, Any] = dict.fromkeys(("kappa", "step", "peak", "off"))
+        row |= {"budget": budget, "paper": f"{low:g}" if low == high else f"{low:g} to {high:g}"}
+        rows.append(row)
         if folder is None:
-            rows.append([Cell(str(budget)), MISSING, MISSING, MISSING, papers, MISSING][: len(header)])
             continue
         run = with_theory(pd.read_parquet(folder / KAPPA_TABLE.file)).assign(budget=budget)
-        lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
-        peak = float(run["ratio"].max())
-        off = float(lowest["ratio"]) - min(max(float(lowest["ratio"]), low), high)  # from the paper's range
-        runs[budget] = run.assign(
-            paper_low=low, paper_high=high, difference=off if sweep.like_the_paper else None
-        )
-        row = [
-            Cell(str(budget)),
-            Cell(f"{lowest['ratio']:.3g}"),
-            Cell(str(int(lowest["step"]))),
-            Cell(f"{peak:.3g}"),
-            papers,
-            Cell(f"{off:+.3g}".replace("-", "−")),
-        ]
-        rows.append(row[: len(header)])
+        lowest = run.iloc[int(run["ratio"].argmin())]
+        off = lowest["ratio"] - np.clip(lowest["ratio"], low, high)  # from the paper's range
+        row |= {"kappa": lowest["ratio"], "step": lowest["step"], "peak": run["ratio"].max(), "off": off}
+        difference = off if sweep.like_the_paper else None
+        runs[budget] = run.assign(paper_low=low, paper_high=high, difference=difference)
     caption = (
         "Top: ρ_t = ‖∇L_total(θ_t)‖² / L_total(θ_t) of the whole weighted training set at snapshots of the"
         " training run (left axis) and ρ_t/ρ_0 (right axis), whose minimum is κ̂; the first tenth of training"
@@ -68,10 +52,20 @@ def render(sweep: Sweep) -> Report:
         " at B = 1 and 0.012 to 0.015 for B ≥ 3 on Qwen-2.5-7B, all above zero, with a spike in the first"
         " tenth of training for B ≥ 3."
     )
-    table = Table(header, rows)
-    data = pd.concat(runs.values(), ignore_index=True) if runs else pd.DataFrame()
-    figure = kappa_figure(runs) if runs else None
-    return Report(TITLE, caption, data, [table, _theory(runs)], figure, _notes(runs), found=bool(runs))
+    columns = [
+        ("Budget B", "budget", "{}"),
+        ("κ̂ = min ρ_t/ρ_0", "kappa", "{:.3g}"),
+        ("at step", "step", "{:.0f}"),
+        ("max ρ_t/ρ_0", "peak", "{:.3g}"),
+        ("paper's κ̂", "paper", "{}"),
+    ]
+    if sweep.like_the_paper:
+        columns.append(("difference", "off", "{:+.3g}"))
+    tables = [Table.of(pd.DataFrame(rows), columns), _theory(runs)]
+    if not runs:
+        return Report(TITLE, caption, pd.DataFrame(), tables, notes=_notes(runs), measured=False)
+    data = pd.concat(runs.values(), ignore_index=True)
+    return Report(TITLE, caption, data, tables, kappa_figure(runs), _notes(runs))
 
 
 def with_theory(run: pd.DataFrame) -> pd.DataFrame:
@@ -95,40 +89,26 @@ def with_theory(run: pd.DataFrame) -> pd.DataFrame:
 def _theory(runs: Mapping[int, pd.DataFrame]) -> Table:
     rows = []
     for budget, run in sorted(runs.items()):
-        last = run.iloc[-1]
         after = run[run["time"] > 0]
-        holds = int((after["fallen"] >= after["bound"]).sum())
-        radius = float(run["distance"].max())
-        rows.append(
-            [
-                Cell(str(budget)),
-                Cell(f"{radius:.3g}"),
-                Cell(f"{radius / last['start_norm']:.2%}"),
-                Cell(f"{last['time']:.3g}"),
-                Cell(f"{last['fallen']:.3g}"),
-                Cell(f"{last['identity']:.3g}"),
-                Cell(f"{last['bound']:.3g}"),
-                Cell(f"{holds} of {len(after)}"),
-                Cell(str(_early(run))),
-            ]
-        )
-    header = [
-        "Budget B",
-        "R = max ‖θ_t − θ_0‖",
-        "R/‖θ_0‖",
-        "T = Σ η",
-        "log L_0/L_T",
-        "∫ρ ds",
-        "κ̂ρ_0 T",
-        "snapshots where Prop. 1 holds",
-        "snapshots in the first tenth",
+        holds = (after["fallen"] >= after["bound"]).sum()
+        radius = run["distance"].max()
+        early = run["step"] <= np.ceil(EARLY * run["step"].max())
+        row = {"budget": str(budget), "radius": radius, "share": radius / run["start_norm"].iloc[-1]}
+        row |= {"holds": f"{holds} of {len(after)}", "early": early.sum()}
+        rows.append(row | run[["time", "fallen", "identity", "bound"]].iloc[-1].to_dict())
+    columns = [
+        ("Budget B", "budget", "{}"),
+        ("R = max ‖θ_t − θ_0‖", "radius", "{:.3g}"),
+        ("R/‖θ_0‖", "share", "{:.2%}"),
+        ("T = Σ η", "time", "{:.3g}"),
+        ("log L_0/L_T", "fallen", "{:.3g}"),
+        ("∫ρ ds", "identity", "{:.3g}"),
+        ("κ̂ρ_0 T", "bound", "{:.3g}"),
+        ("snapshots where Prop. 1 holds", "holds", "{}"),
+        ("snapshots in the first tenth", "early", "{}"),
     ]
-    return Table(header, rows or [[MISSING] * len(header)], "Training compared with the theory.")
-
-
-def _early(run: pd.DataFrame) -> int:
-    """Snapshots in the first tenth of training."""
-    return int((run["step"] <= np.ceil(EARLY * run["step"].max())).sum())
+    data = pd.DataFrame(rows or [{}], columns=[name for _, name, _ in columns])
+    return Table.of(data, columns, "Training compared with the theory.")
 
 
 def _notes(runs: Mapping[int, pd.DataFrame]) -> list[str]:
@@ -151,11 +131,11 @@ def _notes(runs: Mapping[int, pd.DataFrame]) -> list[str]:
             " a simulation, 14% remain of moves of 1e-6, 46% of 1e-5)."
         ),
     ]
-    factors = [
-        run["fallen"].iloc[-1] / run["identity"].iloc[-1]
-        for run in runs.values()
-        if run["identity"].iloc[-1] > 0
-    ]
+    factors = []
+    for run in runs.values():
+        last = run.iloc[-1]
+        if last["identity"] > 0:
+            factors.append(last["fallen"] / last["identity"])
     if factors:
         notes.append(f"Here log L falls {min(factors):.3g} to {max(factors):.3g} times as much as ∫ρ ds.")
     return notes
@@ -188,13 +168,14 @@ def kappa_figure(runs: Mapping[int, pd.DataFrame]) -> Figure:
 
 
 def _rate_panel(left: Axes, run: pd.DataFrame, budget: int, first: bool, last: bool) -> None:
-    lowest = run.iloc[int(run["ratio"].to_numpy().argmin())]
-    start = float(run["rate"].iloc[0])
+    lowest = run.iloc[int(run["ratio"].argmin())]
+    start = run["rate"].iloc[0]
     left.axvspan(0, EARLY * float(run["step"].max()), color=GREY, alpha=0.15, linewidth=0)
     left.plot(run["step"], run["rate"], color=BLUE, marker="o", markersize=3, label="ρ_t")
     left.plot(lowest["step"], lowest["rate"], "v", color=BLACK, markersize=6, label="its minimum, κ̂ ρ_0")
     left.axhline(start, color=GREY, linestyle="--", linewidth=0.9, label="ρ_0")
-    low, high = 0.6 * run["rate"].min(), 1.6 * run["rate"].max()
+    low = 0.6 * run["rate"].min()
+    high = 1.6 * run["rate"].max()
     left.set_yscale("log")
     left.set_ylim(low, high)
     right = left.twinx()
@@ -229,9 +210,8 @@ def _decay_panel(axes: Axes, run: pd.DataFrame, first: bool) -> None:
     )
     for name, line, colour, label in curves:
         positive = shown[name].where(shown[name] > 0)
-        axes.plot(
-            shown["step"], positive, linestyle=line, color=colour, marker=".", markersize=4, label=label
-        )
+        style: dict[str, Any] = {"linestyle": line, "color": colour, "marker": ".", "markersize": 4}
+        axes.plot(shown["step"], positive, label=label, **style)
     axes.set_yscale("log")
     axes.set_xlabel("training step t")
     if first:

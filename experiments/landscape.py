@@ -1,5 +1,7 @@
 """Figure 3a: Δρ over the simplex of one question, and the path of q̂(B) through it."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.colors import SymLogNorm
@@ -30,7 +32,7 @@ def render(sweep: Sweep) -> Report:
             "Δρ(q) = ρ(q) − ρ(p) over the weights q of one question's trajectories, and LARK's selections"
             " q̂(B) in it."
         )
-        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
+        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), measured=False)
     gains = pd.concat([path_gains(question) for question in questions], ignore_index=True)
     scene = landscape(representative(questions, gains))
     facts = scene.facts()
@@ -50,11 +52,9 @@ def render(sweep: Sweep) -> Report:
         f" by eye. On {always:.0%} of the questions every q̂(B) raises ρ; the table shows the share of"
         " questions where it does, by budget."
     ]
-    shown = [budget for budget in (1, 2, 3, 5, 10, 20, 32) if budget in by_budget.index]
-    table = Table(
-        ["Budget B", *map(str, shown)],
-        [[Cell("questions with Δρ(q̂(B)) ≥ 0"), *(Cell(f"{by_budget[budget]:.0%}") for budget in shown)]],
-    )
+    shares = by_budget[by_budget.index.isin((1, 2, 3, 5, 10, 20, 32))].map("{:.0%}".format)
+    row = [Cell("questions with Δρ(q̂(B)) ≥ 0"), *map(Cell, shares)]
+    table = Table(["Budget B", *map(str, shares.index)], [row])
     data = pd.concat([scene.table(), gains.assign(kind="path of each question")], ignore_index=True)
     return Report(TITLE, caption, data, [table], landscape_figure(scene), notes)
 
@@ -63,55 +63,41 @@ def representative(questions: list[Question], gains: pd.DataFrame) -> Question:
     """The median question by its mean relative gain along the path, among those that span a plane, if there
     are any.
     """
-    wide = {question.question_id for question in questions if question.K >= PLANE} or set(
-        gains["question_id"]
+    means = gains.groupby("question_id")["relative_gain"].mean()
+    measured = [question for question in questions if question.question_id in means]
+    wide = [question for question in measured if question.K >= PLANE]
+    ranked = sorted(
+        wide or measured, key=lambda question: (means[question.question_id], question.question_id)
     )
-    gains = gains[gains["question_id"].isin(wide)]
-    means = gains.groupby("question_id")["relative_gain"].mean().sort_values(kind="stable")
-    name = means.index[(len(means) - 1) // 2]
-    return next(question for question in questions if question.question_id == name)
+    return ranked[(len(ranked) - 1) // 2]
 
 
 @styled
 def landscape_figure(scene: Landscape) -> Figure:
     """Fig. 3a: Δρ on the plane of the path; purple above zero, orange below."""
     figure, (axes,) = panels(1, width=6.2, height=4.6)
-    top = float(np.nanmax(np.abs([np.nanmax(np.abs(scene.gain)), scene.path["gain"].abs().max()])))
+    top = max(float(np.nanmax(np.abs(scene.gain))), float(scene.path["gain"].abs().max()))
     linear = max(scene.prior_rate / 10, top * 1e-3)
     norm = SymLogNorm(linthresh=linear, vmin=-top, vmax=top)
     mesh = axes.pcolormesh(
         scene.grid_x, scene.grid_y, scene.gain, cmap="PuOr", norm=norm, shading="nearest", rasterized=True
     )
     axes.contour(scene.grid_x, scene.grid_y, scene.gain, levels=[0], colors=[BLACK], linewidths=0.8)
-    axes.plot(
-        scene.vertices["x"], scene.vertices["y"], "x", color=GREY, markersize=4, label="one trajectory alone"
-    )
+    alone = scene.vertices
+    axes.plot(alone["x"], alone["y"], "x", color=GREY, markersize=4, label="one trajectory alone")
     outline = [withStroke(linewidth=2.6, foreground="white")]  # black is invisible on dark purple
-    axes.plot(scene.path["x"], scene.path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
+    path = scene.path
+    axes.plot(path["x"], path["y"], color=BLACK, linewidth=0.9, path_effects=outline)
+    label = f"q̂(B), B = 1..{len(path)}, in its own colour"
+    points: dict[str, Any] = {"edgecolors": BLACK, "linewidths": 0.8, "s": 28, "path_effects": outline}
     axes.scatter(
-        scene.path["x"],
-        scene.path["y"],
-        c=scene.path["gain"],
-        cmap="PuOr",
-        norm=norm,
-        edgecolors=BLACK,
-        linewidths=0.8,
-        s=28,
-        zorder=3,
-        path_effects=outline,
-        label=f"q̂(B), B = 1..{len(scene.path)}, in its own colour",
+        path["x"], path["y"], c=path["gain"], cmap="PuOr", norm=norm, zorder=3, label=label, **points
     )
     axes.plot(0, 0, "*", color=BLACK, markersize=10, zorder=4, label="uniform weights p")
-    for budget, offset in ((1, (6, 6)), (len(scene.path), (8, -14))):
-        point = scene.path.set_index("budget").loc[budget]
-        axes.annotate(
-            f"B={budget}",
-            (point["x"], point["y"]),
-            textcoords="offset points",
-            xytext=offset,
-            fontsize=8,
-            path_effects=outline,
-        )
+    text: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "path_effects": outline}
+    for budget, offset in ((1, (6, 6)), (len(path), (8, -14))):
+        point = path.set_index("budget").loc[budget]
+        axes.annotate(f"B={budget}", (point["x"], point["y"]), offset, **text)
     handles, labels = axes.get_legend_handles_labels()
     handles.append(Line2D([], [], color=BLACK, linewidth=0.8))
     axes.legend(handles, [*labels, "Δρ = 0"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
@@ -119,13 +105,11 @@ def landscape_figure(scene: Landscape) -> Figure:
     axes.set_ylabel("second principal component (weight)")
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(visible=False)
-    ticks = powers_of_ten(linear, top)
-    bar = figure.colorbar(
-        mesh, ax=axes, label="Δρ(q) = ρ(q) − ρ(p) (symlog)", ticks=[*-ticks[::-1], 0, *ticks], format="{x:g}"
-    )
+    decades = powers_of_ten(linear, top)
+    ticks = [*-decades[::-1], 0, *decades]
+    label = "Δρ(q) = ρ(q) − ρ(p) (symlog)"
+    bar = figure.colorbar(mesh, ax=axes, label=label, ticks=ticks, format="{x:g}")
     bar.ax.minorticks_off()
-    axes.set_title(
-        f"Question {plain_label(scene.question_id)}; the plane holds {scene.explained:.0%} of the path's"
-        " variance"
-    )
+    variance = f"the plane holds {scene.explained:.0%} of the path's variance"
+    axes.set_title(f"Question {plain_label(scene.question_id)}; {variance}")
     return figure

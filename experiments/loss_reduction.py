@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness.candidates import candidates, selection
-from experiments.harness.report import Report, Table
+from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Training
 from lark.output.style import METHOD_COLOURS, panels, plain_label
@@ -42,7 +43,7 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[Table(["Method", "L_0", *(f"ΔL at {share:.0%}" for share in POINTS)], rows)],
         figure=_figure(sweep, curves),
-        found=not data.empty,
+        measured=not data.empty,
         notes=[
             "A method that selects what the student finds hard starts higher and has further to fall; compare"
             " L_0 too."
@@ -67,16 +68,15 @@ def initial_loss(chosen: pd.DataFrame, losses: pd.DataFrame) -> float:
 
 def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFrame:
     """Steps and reductions of one trial; empty if it is not trained yet."""
-    folder, chosen = sweep.folder(trial, CHECKPOINT), selection(sweep, trial)
+    folder = sweep.folder(trial, CHECKPOINT)
+    chosen = selection(sweep, trial)
     columns = ["method", "step", "share", "reduction", "initial_loss"]
     if folder is None or chosen is None or losses is None:
         return pd.DataFrame(columns=columns)
     verify(folder, CURVE)
     table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training))
-    share = table["step"] / table["step"].max()
-    return table.assign(
-        method=trial.config.method.key, share=share, initial_loss=initial_loss(chosen, losses)
-    )[columns]
+    table = table.assign(method=trial.config.method.key, initial_loss=initial_loss(chosen, losses))
+    return table.assign(share=table["step"] / table["step"].max())[columns]
 
 
 def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
@@ -87,21 +87,17 @@ def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Train
     """
     from lark.training.packing import global_batches  # noqa: PLC0415  # imports torch
 
-    rows = chosen.astype(dict.fromkeys(KEY, str)).merge(
-        losses.astype(dict.fromkeys(KEY, str)), on=KEY, validate="1:1"
-    )
+    as_text = dict.fromkeys(KEY, str)  # as in train.jsonl, whose order the shuffle starts from
+    rows = chosen.astype(as_text).merge(losses.astype(as_text), on=KEY, validate="1:1")
     rows = rows.sort_values(KEY, ignore_index=True)
-    weights = rows["weight"] * rows.groupby("question_id")["weight"].transform(
-        "size"
-    )  # w = B_n q, as in train.jsonl
-    terms = (weights * rows["loss"]).to_numpy(dtype=float)
-    members = [
-        list(batch)
-        for epoch in range(training.epochs)
-        for batch in global_batches(len(rows), training.global_batch, training.seed, epoch)
-    ]
-    sizes, means = [len(batch) for batch in members], [terms[batch].mean() for batch in members]
-    return pd.DataFrame({"step": range(1, len(members) + 1), "size": sizes, "start": means})
+    sizes = rows.groupby("question_id")["weight"].transform("size")
+    terms = (sizes * rows["weight"] * rows["loss"]).to_numpy(dtype=float)  # w = B_n q, as in train.jsonl
+    batches = []
+    for epoch in range(training.epochs):
+        for batch in global_batches(len(rows), training.global_batch, training.seed, epoch):
+            batches.append({"size": len(batch), "start": terms[list(batch)].mean()})
+    table = pd.DataFrame(batches)
+    return table.assign(step=table.index + 1)
 
 
 def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
@@ -110,54 +106,46 @@ def read_curve(path: Path, at_start: pd.DataFrame) -> pd.DataFrame:
 
     The reductions of batches are averaged over WINDOW of the steps, and each trajectory counts once.
     """
-    lines = pd.DataFrame([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
+    lines = pd.DataFrame(list(map(json.loads, path.read_text(encoding="utf-8").splitlines())))
     if "held_out_loss" in lines and lines["held_out_loss"].notna().any():
         fixed = lines.dropna(subset=["held_out_loss"]).sort_values("step")
-        return pd.DataFrame(
-            {"step": fixed["step"], "reduction": fixed["held_out_loss"] - fixed["held_out_loss"].iloc[0]}
-        )
+        fallen = fixed["held_out_loss"] - fixed["held_out_loss"].iloc[0]
+        return pd.DataFrame({"step": fixed["step"], "reduction": fallen})
     steps = lines.dropna(subset=["loss"]).merge(at_start, on="step", validate="1:1")
     window = max(1, round(WINDOW * len(steps)))
     fallen = ((steps["loss"] - steps["start"]) * steps["size"]).rolling(window, min_periods=1).sum()
     reduction = fallen / steps["size"].rolling(window, min_periods=1).sum()
     start = pd.DataFrame({"step": [0], "reduction": [0.0]})
-    return pd.concat(
-        [start, pd.DataFrame({"step": steps["step"], "reduction": reduction})], ignore_index=True
-    )
+    return pd.concat([start, steps[["step"]].assign(reduction=reduction)], ignore_index=True)
 
 
 def _row(trial: Trial, part: pd.DataFrame) -> list[Cell]:
+    row = [Cell(trial.config.method.title)]
     if part.empty:
-        return [Cell(trial.config.method.title), *[MISSING] * (1 + len(POINTS))]
-    at = np.searchsorted(part["share"].to_numpy(dtype=float), POINTS).clip(max=len(part) - 1)
-    reductions = part["reduction"].to_numpy(dtype=float)[at]
-    return [
-        Cell(trial.config.method.title),
-        Cell(f"{part['initial_loss'].iloc[0]:.3f}"),
-        *(Cell(f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")) for value in reductions),  # + 0.0: no −0
-    ]
+        return [*row, *[MISSING] * (1 + len(POINTS))]
+    row.append(number(part["initial_loss"].iloc[0], "{:.3f}"))
+    for share in POINTS:
+        at = min(int(np.searchsorted(part["share"], share)), len(part) - 1)
+        reduction = round(part["reduction"].iloc[at], 3) + 0.0  # no negative zero
+        row.append(number(reduction, "{:+.3f}"))
+    return row
 
 
 def _figure(sweep: Sweep, curves: list[pd.DataFrame]) -> Figure:
     figure, (axes,) = panels(width=6.8, height=3.8)
     for trial, part in zip(sweep.trials, curves, strict=True):
-        if not part.empty:
-            name = trial.config.method.key
-            colour, ours = METHOD_COLOURS.get(name, "#000000"), name == "lark"
-            style = (
-                "-"
-                if ours
-                else (
-                    ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3] if name in METHOD_COLOURS else "-"
-                )
-            )
-            axes.plot(
-                part["step"], part["reduction"], color=colour, linestyle=style, linewidth=2.2 if ours else 1.3,
-                label=plain_label(trial.config.method.title),
-            )  # fmt: skip
+        if part.empty:
+            continue
+        name = trial.config.method.key
+        style: dict[str, Any] = {"color": METHOD_COLOURS.get(name, "#000000"), "linewidth": 1.3}
+        if name == "lark":
+            style["linewidth"] = 2.2
+        elif name in METHOD_COLOURS:
+            style["linestyle"] = ("--", "-.", ":")[list(METHOD_COLOURS).index(name) % 3]
+        axes.plot(part["step"], part["reduction"], label=plain_label(trial.config.method.title), **style)
     axes.axhline(0, color="#000000", linewidth=0.6)
     axes.set_xlabel("Optimisation step t")
     axes.set_ylabel(r"$\Delta L_t = L_t - L_0$ (nats per token)")
-    if any(not part.empty for part in curves):
+    if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside right center")
     return figure

@@ -2,15 +2,16 @@
 method selects.
 """
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness import accuracy
 from experiments.harness.candidates import selection
-from experiments.harness.report import Report, Table
+from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep, Trial
-from lark.output.style import MARKERS, METHOD_COLOURS, panels, plain_label, share_limits, styled
-from lark.output.tables import MISSING, Cell
+from lark.output.style import panels, share_limits, styled
+from lark.output.tables import Cell
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 
@@ -21,13 +22,17 @@ WORDS = {
     "shuffled": "shuffled steps",
     "duplicated": "duplicates of a candidate",
 }
+CHOSEN = (
+    "Damaged share of the selection's weight (percent). Less than the pool's share: the method avoids the"
+    " damage."
+)
 
 
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
     config = sweep.trials[0].config
     samples = config.benchmark.decoding.samples
-    found = bool(data["accuracy"].notna().any())
+    measured = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
@@ -41,10 +46,13 @@ def render(sweep: Sweep) -> Report:
             " answers that a pool comes with; this damage is done afterwards."
         ),
         data=data,
-        tables=[_accuracies(data), _chosen(data)],
-        figure=_figure(data, samples) if found else None,
-        notes=_notes(data) if found else [],
-        found=found,
+        tables=[
+            _table(data, "accuracy", "{:.1f}", "Accuracy by share of damaged candidates."),
+            _table(data.assign(selected=100 * data["selected"]), "selected", "{:.0f}", CHOSEN),
+        ],
+        figure=_figure(data, samples) if measured else None,
+        notes=_notes(data) if measured else [],
+        measured=measured,
     )
 
 
@@ -56,87 +64,66 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     clean = _clean_texts(sweep)
     for trial in sweep.trials:
         config = trial.config
-        texts = _texts(sweep, trial, clean)
-        average = accuracy.rows(trial, sweep.metrics(trial))[-1]
-        rows.append(
-            {
-                "noise": config.pool.noise,
-                "share": config.pool.noise_share,
-                "method": config.method.key,
-                "label": config.method.title,
-                "accuracy": average["mean"],
-                "damaged": None if texts is None else float(texts["damaged"].mean()),
-                "selected": _damaged_share(selection(sweep, trial), texts),
-            }
-        )
+        row: dict[str, object] = {"noise": config.pool.noise, "share": config.pool.noise_share}
+        row |= {"method": config.method.key, "label": config.method.title}
+        row["accuracy"] = accuracy.rows(trial, sweep.metrics(trial))[-1]["mean"]
+        row |= _damage(clean, _texts(sweep, trial), selection(sweep, trial))
+        rows.append(row)
     return pd.DataFrame(rows).astype({"accuracy": float, "damaged": float, "selected": float})
 
 
 def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:
     """The responses of the pool without damage. None if it is not read yet."""
-    whole = [trial for trial in sweep.trials if not trial.config.pool.noise_share]
-    folder = sweep.folder(whole[0], pools.POOL_TABLE) if whole else None
+    for trial in sweep.trials:
+        if not trial.config.pool.noise_share:
+            return _texts(sweep, trial)
+    return None
+
+
+def _texts(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
+    """The responses of a trial's pool. None if it is not read yet."""
+    folder = sweep.folder(trial, pools.POOL_TABLE)
     return None if folder is None else pools.frame(folder / pools.FILE, [*KEY, "response"])
 
 
-def _texts(sweep: Sweep, trial: Trial, clean: pd.DataFrame | None) -> pd.DataFrame | None:
-    """The trajectories of a trial's pool, and whether each is damaged. None if a pool is not read yet."""
-    folder = sweep.folder(trial, pools.POOL_TABLE)
-    if folder is None or clean is None:
-        return None
-    texts = pools.frame(folder / pools.FILE, [*KEY, "response"]).merge(clean, on=KEY, suffixes=("", "_clean"))
-    return texts[KEY].assign(damaged=texts["response"] != texts["response_clean"])
+def _damage(
+    clean: pd.DataFrame | None, texts: pd.DataFrame | None, chosen: pd.DataFrame | None
+) -> dict[str, float | None]:
+    """Damaged shares of the trajectories, and of the selection's weight."""
+    shares: dict[str, float | None] = {"damaged": None, "selected": None}
+    if clean is None or texts is None:
+        return shares
+    joined = texts.merge(clean, on=KEY, suffixes=("", "_clean"))
+    joined["damaged"] = joined["response"] != joined["response_clean"]
+    shares["damaged"] = float(joined["damaged"].mean())
+    if chosen is not None:
+        joined = chosen.merge(joined[[*KEY, "damaged"]], on=KEY, validate="1:1")
+        shares["selected"] = float((joined["weight"] * joined["damaged"]).sum() / joined["weight"].sum())
+    return shares
 
 
-def _damaged_share(chosen: pd.DataFrame | None, texts: pd.DataFrame | None) -> float | None:
-    """Share of the selection's weight that is on damaged trajectories."""
-    if chosen is None or texts is None:
-        return None
-    joined = chosen.merge(texts, on=KEY, validate="1:1")
-    return float((joined["weight"] * joined["damaged"]).sum() / joined["weight"].sum())
-
-
-def _header(data: pd.DataFrame) -> list[str]:
-    return ["Damage", "Damaged", *data.drop_duplicates("method")["label"]]
-
-
-def _rows(data: pd.DataFrame, column: str, form: str) -> list[list[Cell]]:
+def _table(data: pd.DataFrame, column: str, form: str, caption: str) -> Table:
     """One row per kind of damage and share, one column per method."""
+    methods = data.drop_duplicates("method")
     rows = []
     for kind in data["noise"].unique():
         for _, part in data[data["noise"] == kind].groupby("share"):
             values = part.set_index("method")[column]
-            cells = [_cell(values.get(method), form) for method in data["method"].unique()]
-            rows.append([Cell(WORDS[kind]), _percent(part), *cells])
-    return rows
-
-
-def _cell(value: float | None, form: str) -> Cell:
-    return MISSING if value is None or pd.isna(value) else Cell(form.format(value))
+            row = [Cell(WORDS[kind]), _percent(part)]
+            for method in methods["method"]:
+                row.append(number(values.get(method), form))
+            rows.append(row)
+    return Table(["Damage", "Damaged", *methods["label"]], rows, caption, labels=2)
 
 
 def _percent(part: pd.DataFrame) -> Cell:
     """The damaged share of a pool; with the requested one if it was not reached."""
-    damaged, share = part["damaged"].iloc[0], part["share"].iloc[0]
-    if pd.isna(damaged):
-        return MISSING
-    short = f" (not {100 * share:.0f}%)" if damaged < share - 0.005 else ""
-    return Cell(f"{100 * damaged:.0f}%{short}")
-
-
-def _accuracies(data: pd.DataFrame) -> Table:
-    return Table(
-        _header(data), _rows(data, "accuracy", "{:.1f}"), "Accuracy by share of damaged candidates.", labels=2
-    )
-
-
-def _chosen(data: pd.DataFrame) -> Table:
-    percent = data.assign(selected=100 * data["selected"])
-    caption = (
-        "Damaged share of the selection's weight (percent). Less than the pool's share: the method avoids the"
-        " damage."
-    )
-    return Table(_header(data), _rows(percent, "selected", "{:.0f}"), caption, labels=2)
+    damaged = part["damaged"].iloc[0]
+    share = part["share"].iloc[0]
+    form = "{:.0f}%"
+    if damaged < share - 0.005:
+        form += f" (not {100 * share:.0f}%)"
+    return number(100 * damaged, form)
 
 
 def lost(data: pd.DataFrame) -> pd.DataFrame:
@@ -164,27 +151,14 @@ def _notes(data: pd.DataFrame) -> list[str]:
 def _figure(data: pd.DataFrame, samples: int) -> Figure:
     kinds = list(data["noise"].unique())
     figure, axes = panels(len(kinds), width=3.0, height=3.2)
+    percent = data.assign(percent=100 * data["damaged"]).sort_values("share", kind="stable")
     for axis, kind in zip(axes, kinds, strict=True):
-        for number, method in enumerate(data["method"].unique()):
-            part = data[(data["noise"] == kind) & (data["method"] == method)].dropna(
-                subset=["accuracy", "damaged"]
-            )
-            part = part.sort_values("share")
-            colour = METHOD_COLOURS.get(method, "#000000")
-            axis.plot(
-                100 * part["damaged"],
-                part["accuracy"],
-                color=colour,
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=4,
-                label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
-            )
+        accuracy.draw_methods(axis, percent[percent["noise"] == kind], "percent")
         axis.set_title(WORDS[kind])
         axis.set_xlabel("damaged candidates (%)")
-        axis.set_xticks([100 * share for share in sorted(data["share"].unique())])
+        axis.set_xticks(100 * np.unique(data["share"]))
     share_limits(axes)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=data["method"].nunique()
-    )
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure

@@ -18,6 +18,12 @@ from lark.training.checkpoints import CHECKPOINT, CURVE
 
 TITLE = "Figure 1. The pipeline, for one question"
 COLUMNS = [*KEY, "teacher", "rollout", "n_tokens", "loss", "rho", "g_hat", "rank", "weight"]
+SELECTED = [
+    ("rank", "rank", "{:.0f}"),
+    ("candidate", "candidate_id", "{}"),
+    ("ĝ", "g_hat", "{:.5f}"),
+    ("weight", "weight", "{:.3f}"),
+]
 
 
 def render(sweep: Sweep) -> Report:
@@ -32,40 +38,28 @@ def render(sweep: Sweep) -> Report:
     )
     overview = overview_of(sweep, trial, question)
     if overview is None:
-        return Report(TITLE, caption, pd.DataFrame(columns=COLUMNS), found=False)
-    rows = []
-    for candidate in overview.selected.to_dict("records"):
-        rows.append(
-            [
-                Cell(f"{candidate['rank']:.0f}"),
-                Cell(str(candidate["candidate_id"])),
-                Cell(f"{candidate['g_hat']:.5f}"),
-                Cell(f"{candidate['weight']:.3f}"),
-            ]
-        )
-    table = Table(["rank", "candidate", "ĝ", "weight"], rows)
+        return Report(TITLE, caption, pd.DataFrame(columns=COLUMNS), measured=False)
+    selected = Table.of(overview.selected, SELECTED)
     data = overview.candidates.sort_values("g_hat", ascending=False)[COLUMNS]
-    return Report(
-        TITLE, caption, data, [table, _results(overview)], overview_figure(overview), _notes(overview)
-    )
+    tables = [selected, _results(overview)]
+    return Report(TITLE, caption, data, tables, overview_figure(overview), _notes(overview))
 
 
 def _results(overview: Overview) -> Table:
     rows = []
     for benchmark, before, after in overview.accuracies:
         rows.append([Cell(benchmark), Cell(f"{before:.2f}"), Cell(f"{after:.2f}")])
-    return Table(
-        ["benchmark", "base model", "trained student"], rows or [[MISSING] * 3], "Accuracy (Acc@k, %)."
-    )
+    header = ["benchmark", "base model", "trained student"]
+    return Table(header, rows or [[MISSING] * 3], "Accuracy (Acc@k, %).")
 
 
 def _notes(overview: Overview) -> list[str]:
-    if not overview.losses:
+    losses = overview.losses
+    if not losses:
         return []
-    first, last = overview.losses[0], overview.losses[-1]
     return [
-        f"The loss of a batch is {first:.3f} at the first of {len(overview.losses)} training steps and"
-        f" {last:.3f} at the last."
+        f"The loss of a batch is {losses[0]:.3f} at the first of {len(losses)} training steps and"
+        f" {losses[-1]:.3f} at the last."
     ]
 
 

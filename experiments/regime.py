@@ -9,9 +9,10 @@ other epochs or another learning rate.
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,15 @@ from matplotlib.figure import Figure
 from experiments.harness import accuracy, lanes
 from experiments.harness.carrying import carry_out
 from experiments.harness.planning import describe as describe_sweep
-from experiments.harness.report import Report, Table
+from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import ROOT, Sweep, Trial
 from experiments.harness.verdict import kendall
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import weights_identity
 from lark.names import is_demo
-from lark.output.style import BLACK, MARKERS, METHOD_COLOURS, panels, plain_label, share_limits, styled
-from lark.output.tables import MISSING, Cell
+from lark.output.style import BLACK, panels, plain_label, share_limits, styled
+from lark.output.tables import Cell
 from lark.pipeline.plan import make_plan
 from lark.store.store import Artifact, Checksums, Kind
 from lark.work.launch import die_with_parent
@@ -50,18 +51,16 @@ class Setting:
     order: float
 
 
-def settings_of(sweep: Sweep) -> dict[str, Any]:
-    scale: dict[str, Any] = sweep.trials[0].config.experiment.scales[sweep.scale]
-    return scale
+def settings_of(sweep: Sweep) -> Mapping[str, Any]:
+    return sweep.trials[0].config.experiment.scales[sweep.scale]
 
 
 def pretrained(sweep: Sweep) -> Artifact:
     """The earlier checkpoints that the scale names. The bundled student's weights stand for its recipe."""
     student = sweep.trials[0].config.student
     identity = weights_identity(student, Checksums(sweep.store.root))
-    return Artifact(
-        PRETRAINED, "demo", {"student": identity, "steps": sorted(settings_of(sweep)["pretraining"])}
-    )
+    steps = sorted(settings_of(sweep)["pretraining"])
+    return Artifact(PRETRAINED, "demo", {"student": identity, "steps": steps})
 
 
 def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
@@ -127,6 +126,7 @@ def conduct(sweep: Sweep) -> list[str]:
             (pretrained(sweep),), lambda folders: [_pretrain(sweep, folder) for folder in folders]
         )
     trials = expanded(sweep)
+    # By their last step, because several settings can be the recipe itself.
     pending: dict[tuple[str, ...], tuple[Setting, Trial]] = {}
     for setting, trial in trials:
         if _average(sweep, trial) is None:
@@ -138,8 +138,9 @@ def conduct(sweep: Sweep) -> list[str]:
         lanes.fork([partial(_perform, sweep, *run) for run in pending.values()], number)
     errors = []
     for setting, trial in pending.values():
+        # A lane has made most of them. One that was stopped is made here.
         if number > 1 and _average(sweep, trial) is not None:
-            continue  # made by a lane; one that was stopped is made here
+            continue
         error = _perform(sweep, setting, trial)
         if error is not None:
             errors.append(f"{sweep.title}: {_named(setting, trial)}: {error}")
@@ -190,8 +191,7 @@ def _shown(sweep: Sweep, trial: Trial) -> str:
 
 
 def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
-    rows = accuracy.rows(trial, sweep.metrics(trial, trained))
-    mean: Any = next(row["mean"] for row in rows if row["benchmark"] == accuracy.AVERAGE)
+    mean: Any = accuracy.rows(trial, sweep.metrics(trial, trained))[-1]["mean"]  # the last is the average
     return None if mean is None else float(mean)
 
 
@@ -199,7 +199,7 @@ def render(sweep: Sweep) -> Report:
     data = _collect(sweep)
     config = sweep.trials[0].config
     samples = config.benchmark.decoding.samples
-    found = bool(data["accuracy"].notna().any())
+    measured = bool(data["accuracy"].notna().any())
     return Report(
         title=TITLE,
         caption=(
@@ -210,33 +210,25 @@ def render(sweep: Sweep) -> Report:
         ),
         data=data,
         tables=[_table(data)],
-        figure=_figure(data, samples) if found else None,
-        notes=_notes(data) if found else [],
-        found=found,
+        figure=_figure(data, samples) if measured else None,
+        notes=_notes(data) if measured else [],
+        measured=measured,
     )
 
 
 def _collect(sweep: Sweep) -> pd.DataFrame:
     """One row per setting and method."""
     rows = []
-    for setting, trial in expanded(sweep):
-        rows.append(
-            {
-                "axis": setting.axis,
-                "setting": setting.label,
-                "order": setting.order,
-                "method": trial.config.method.key,
-                "label": trial.config.method.title,
-                "accuracy": _average(sweep, trial),
-                "base": _average(sweep, trial, trained=False),
-            }
-        )
-    data = pd.DataFrame(rows).astype({"accuracy": float, "base": float})
-    return data.sort_values(["axis", "order"], key=_axis_order, kind="stable", ignore_index=True)
+    for setting, trial in sorted(expanded(sweep), key=lambda run: _place(run[0])):
+        row = {"axis": setting.axis, "setting": setting.label, "order": setting.order}
+        row |= {"method": trial.config.method.key, "label": trial.config.method.title}
+        row |= {"accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
+        rows.append(row)
+    return pd.DataFrame(rows).astype({"accuracy": float, "base": float})
 
 
-def _axis_order(column: pd.Series) -> pd.Series:
-    return column.map(list(AXES).index) if column.name == "axis" else column
+def _place(setting: Setting) -> tuple[int, float]:
+    return list(AXES).index(setting.axis), setting.order
 
 
 def _table(data: pd.DataFrame) -> Table:
@@ -244,16 +236,13 @@ def _table(data: pd.DataFrame) -> Table:
     rows = []
     for (axis, _), part in data.groupby(["axis", "order"], sort=False):
         values = dict(zip(part["label"], part["accuracy"], strict=True))
-        best = max((value for value in values.values() if not pd.isna(value)), default=None)
-        cells = [_cell(values.get(label), best) for label in labels]
-        rows.append(
-            [Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0])), _cell(part["base"].iloc[0]), *cells]
-        )
+        row = [Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0]))]
+        row.append(number(part["base"].iloc[0], "{:.1f}"))
+        for label in labels:
+            cell = number(values.get(label), "{:.1f}")
+            row.append(replace(cell, best=values.get(label) == part["accuracy"].max()))
+        rows.append(row)
     return Table(["Changed", "Setting", "Base model", *labels], rows, labels=2)
-
-
-def _cell(value: float | None, best: float | None = None) -> Cell:
-    return MISSING if value is None or pd.isna(value) else Cell(f"{value:.1f}", value == best)
 
 
 def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
@@ -269,21 +258,20 @@ def rank_agreement(data: pd.DataFrame) -> dict[str, float]:
 
 
 def _notes(data: pd.DataFrame) -> list[str]:
-    taus = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not pd.isna(tau)]
-    settings = data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False)
-    first = [f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {_first(part)}" for (axis, _), part in settings]
-    notes = [f"First in each setting, with its lead in points over the next: {'; '.join(first)}."]
+    firsts = []
+    for (axis, _), part in data.dropna(subset=["accuracy"]).groupby(["axis", "order"], sort=False):
+        ranked = part.sort_values("accuracy", ascending=False, kind="stable")
+        first = f"{AXES[str(axis)]} {part['setting'].iloc[0]}: {ranked['label'].iloc[0]}"
+        if len(ranked) > 1:
+            first += f" (+{ranked['accuracy'].iloc[0] - ranked['accuracy'].iloc[1]:.1f})"
+        firsts.append(first)
+    notes = [f"First in each setting, with its lead in points over the next: {'; '.join(firsts)}."]
+    taus = [f"{AXES[axis]} {tau:.2f}" for axis, tau in rank_agreement(data).items() if not isnan(tau)]
     if taus:
         notes.append(
             f"Agreement of the rankings at the two ends of each axis (Kendall's τ): {', '.join(taus)}."
         )
     return notes
-
-
-def _first(part: pd.DataFrame) -> str:
-    ranked = part.sort_values("accuracy", ascending=False, kind="stable")
-    lead = f" (+{ranked['accuracy'].iloc[0] - ranked['accuracy'].iloc[1]:.1f})" if len(ranked) > 1 else ""
-    return f"{ranked['label'].iloc[0]}{lead}"
 
 
 @styled
@@ -292,27 +280,16 @@ def _figure(data: pd.DataFrame, samples: int) -> Figure:
     figure, axes = panels(len(drawn), width=3.4, height=3.3)
     for panel, axis in zip(axes, drawn, strict=True):
         part = data[data["axis"] == axis]
-        places = {order: place for place, order in enumerate(sorted(part["order"].unique()))}
-        for number, method in enumerate(data["method"].unique()):
-            runs = part[part["method"] == method].dropna(subset=["accuracy"])
-            panel.plot(
-                runs["order"].map(places),
-                runs["accuracy"],
-                color=METHOD_COLOURS.get(method, "#009E73"),
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=4,
-                label=plain_label(str(data.loc[data["method"] == method, "label"].iloc[0])),
-            )
-        base = part.drop_duplicates("order").dropna(subset=["base"])
-        order = base["order"].map(places)
-        panel.plot(order, base["base"], color=BLACK, linestyle=":", linewidth=1, label="Base model")
-        names = part.drop_duplicates("order").set_index("order")["setting"]
-        panel.set_xticks(list(places.values()), [plain_label(str(names[order])) for order in places])
+        part = part.assign(place=part["order"].rank(method="dense") - 1)  # settings at equal distances
+        accuracy.draw_methods(panel, part, "place")
+        settings = part.drop_duplicates("order")
+        base = settings.dropna(subset=["base"])
+        panel.plot(base["place"], base["base"], color=BLACK, linestyle=":", linewidth=1, label="Base model")
+        panel.set_xticks(settings["place"], list(map(plain_label, settings["setting"])))
         panel.set_xlabel(AXES[axis])
         panel.margins(x=0.12)
     share_limits(axes)
     axes[0].set_ylabel(f"Acc@{samples} (%)")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1 + data["method"].nunique()
-    )
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import accuracy, results
 from experiments.harness.paired import Comparison, Floats, compare
-from experiments.harness.report import Report, Table
+from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep
 from lark.output.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
 from lark.output.tables import MISSING, Cell
@@ -41,27 +41,33 @@ class SeedVariance:
         """Chance that one run of each of two methods orders them wrongly, if their means differ by this
         much.
         """
-        return NormalDist().cdf(-abs(difference) / np.sqrt(2 * self.within)) if self.within else 0.0
+        if not self.within:
+            return 0.0
+        return NormalDist().cdf(-abs(difference) / np.sqrt(2 * self.within))
 
 
 def spread(runs: dict[str, Floats]) -> SeedVariance | None:
     """From the accuracies [S] of each method's runs. None if no method has two runs."""
-    several = {name: values for name, values in runs.items() if len(values) > 1}
-    freedom = sum(len(values) - 1 for values in several.values())
+    counts = np.array([len(values) for values in runs.values()])
+    freedom = sum(counts - 1)
     if not freedom:
         return None
-    within = float(sum(((values - values.mean()) ** 2).sum() for values in several.values()) / freedom)
+    within = float(sum(((values - values.mean()) ** 2).sum() for values in runs.values()) / freedom)
+    if len(runs) == 1:
+        return SeedVariance(0.0, within)
     means = np.array([values.mean() for values in runs.values()])
-    noise = float(np.mean([within / len(values) for values in runs.values()]))
-    between = max(0.0, float(means.var(ddof=1)) - noise) if len(means) > 1 else 0.0
-    return SeedVariance(between, within)
+    # The means of a few runs also differ by chance: their variance contains a part of `within`.
+    noise = float(np.mean(within / counts))
+    return SeedVariance(max(0.0, float(means.var(ddof=1)) - noise), within)
 
 
 def render(sweep: Sweep) -> Report:
     data, tables = _collect(sweep)
     runs = {label: 100 * table.mean(axis=1) for label, table in tables.items()}
     variance = spread(runs)
-    compared = compare(tables) if len(tables) > 1 else None
+    compared = None
+    if len(tables) > 1:
+        compared = compare(tables)
     config = sweep.trials[0].config
     samples = config.benchmark.decoding.samples
     report_tables = [_table(sweep, runs)]
@@ -80,7 +86,7 @@ def render(sweep: Sweep) -> Report:
         tables=report_tables,
         figure=_figure(sweep, runs, variance, samples) if runs else None,
         notes=_notes(variance, compared),
-        found=bool(runs),
+        measured=bool(runs),
     )
 
 
@@ -106,7 +112,7 @@ def _table(sweep: Sweep, runs: dict[str, Floats]) -> Table:
         if values is None:
             rows.append([Cell(label), Cell("0"), *[MISSING] * 3])
             continue
-        deviation = Cell(f"{values.std(ddof=1):.1f}") if len(values) > 1 else MISSING
+        deviation = number(pd.Series(values).std(), "{:.1f}")
         mean = Cell(f"{values.mean():.1f}", values.mean() == best)
         ends = Cell(f"{values.min():.1f} to {values.max():.1f}")
         rows.append([Cell(label), Cell(str(len(values))), mean, deviation, ends])
@@ -165,14 +171,11 @@ def _figure(sweep: Sweep, runs: dict[str, Floats], variance: SeedVariance | None
     left.set_xlabel(f"Acc@{samples} (%), average of the benchmarks")
     left.set_title("one dot per training run, a bar for the mean")
     if variance is not None:
-        shares = [1 - variance.explained, variance.explained]
-        right.barh([1, 0], [100 * share for share in shares], color=[BLUE, GREY], height=0.5)
+        within = 100 * variance.explained
+        bars = right.barh([1, 0], [100 - within, within], color=[BLUE, GREY], height=0.5)
+        right.bar_label(bars, fmt="%.0f%%", padding=4, fontsize=8)
         right.set_yticks([1, 0], ["between\nmethods", "within\nmethods"])
         right.set_ylim(-0.6, 1.6)
-        for place, share in zip((1, 0), shares, strict=True):
-            right.annotate(
-                f"{100 * share:.0f}%", (100 * share, place), (4, -3), textcoords="offset points", fontsize=8
-            )
         right.set_xlim(0, 112)
         right.set_xlabel("share of the variance of single runs (%)")
     return figure

@@ -3,15 +3,17 @@ to scores from sketched gradients.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.harness.exact_gradients import questions_of, sizes
 from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, published
+from experiments.harness.sweep import Sweep, published_values
 from lark.analysis.kinds import ESTIMATES_TABLE
 from lark.analysis.questions import Question
 from lark.analysis.surrogate import Agreement, agreement
@@ -54,8 +56,7 @@ READING = (
 
 
 def render(sweep: Sweep) -> Report:
-    printed = published("figures").query("experiment == 'surrogate'").set_index("quantity")["value"]
-    paper = printed.rename(PAPER)
+    paper = published_values("surrogate").rename(PAPER)
     header = ["", "ĝ", *OTHERS.values(), "the paper's ĝ"]
     if sweep.like_the_paper:
         header.append("difference")
@@ -63,12 +64,12 @@ def render(sweep: Sweep) -> Report:
     if questions is None:
         rows = _rows(dict.fromkeys(LABELS), {}, paper, sweep)
         caption = "The exact g* of a question's trajectories against the forward pass's ĝ."
-        return Report(TITLE, f"{caption} {READING}", pd.DataFrame(), [Table(header, rows)], found=False)
+        return Report(TITLE, f"{caption} {READING}", pd.DataFrame(), [Table(header, rows)], measured=False)
     surrogate = agreement(questions)
     ours = surrogate.summary()
     others = other_scores(sweep, questions)
     sketched = {name: agreement(questions, scores) for name, scores in others.items()}
-    theirs = {name: agreed.summary() for name, agreed in sketched.items()}
+    theirs = {name: sketch.summary() for name, sketch in sketched.items()}
     caption = (
         "(a) Exact g* and ĝ, shifted and stretched within each question to the mean and spread of g*, for"
         f" {sizes(questions)}. (b) Recall@B of the top B, mean over questions (of ĝ with the standard"
@@ -89,9 +90,11 @@ def render(sweep: Sweep) -> Report:
     summary = _summary("g_hat", ours)
     summary = summary.assign(paper=summary["metric"].map(paper))
     summary = summary.assign(difference=summary["value"] - summary["paper"] if sweep.like_the_paper else None)
-    parts = [summary, *(_summary(name, values) for name, values in theirs.items())]
-    for name, agreed in {"g_hat": surrogate, **sketched}.items():
-        parts.append(agreed.recalls.assign(table="recall", score=name))
+    parts = [summary]
+    for name, values in theirs.items():
+        parts.append(_summary(name, values))
+    for name, measured in {"g_hat": surrogate, **sketched}.items():
+        parts.append(measured.recalls.assign(table="recall", score=name))
     parts.append(surrogate.questions.assign(table="question"))
     parts.append(surrogate.pairs.assign(table="trajectory"))
     data = pd.concat(parts, ignore_index=True)
@@ -113,12 +116,15 @@ def other_scores(sweep: Sweep, questions: list[Question]) -> dict[str, list[Floa
     if folder is None:
         return {}
     table = pd.read_parquet(folder / ESTIMATES_TABLE.file).set_index(["question_id", "candidate_id"])
-    scores: dict[str, list[Floats]] = {name: [] for name in OTHERS}
-    for question in questions:
-        candidates = [(question.question_id, candidate) for candidate in question.table["candidate_id"]]
-        for name in OTHERS:
-            scores[name].append(table[name].reindex(candidates).to_numpy(dtype=np.float64))
-    return {name: parts for name, parts in scores.items() if np.isfinite(np.concatenate(parts)).all()}
+    scores: dict[str, list[Floats]] = {}
+    for name in OTHERS:
+        parts = []
+        for question in questions:
+            keys = pd.MultiIndex.from_product([[question.question_id], question.table["candidate_id"]])
+            parts.append(table[name].reindex(keys).to_numpy(dtype=np.float64))
+        if np.isfinite(np.concatenate(parts)).all():
+            scores[name] = parts
+    return scores
 
 
 def _rows(
@@ -133,17 +139,19 @@ def _rows(
     rows = []
     for name, value in ours.items():
         printed = paper.get(name)
-        difference = None if value is None or printed is None else value - printed
-        others = [
-            _cell(None if name in OF_THE_GRADIENTS else theirs.get(score, {}).get(name)) for score in OTHERS
-        ]
-        last = [_cell(difference)] if sweep.like_the_paper else []
-        rows.append([Cell(LABELS[name]), _cell(value), *others, _cell(printed), *last])
+        row = [Cell(LABELS[name]), _cell(value)]
+        for score in OTHERS:
+            summary = {} if name in OF_THE_GRADIENTS else theirs.get(score, {})
+            row.append(_cell(summary.get(name)))
+        row.append(_cell(printed))
+        if sweep.like_the_paper:
+            row.append(MISSING if value is None or printed is None else _cell(value - printed))
+        rows.append(row)
     return rows
 
 
 def _cell(value: float | None) -> Cell:
-    return MISSING if value is None or pd.isna(value) else Cell(f"{value:.3f}".replace("-", "−"))
+    return MISSING if pd.isna(value) else Cell(f"{value:.3f}".replace("-", "−"))
 
 
 @styled
@@ -152,60 +160,53 @@ def surrogate_figure(agreement: Agreement, others: Mapping[str, Agreement]) -> F
     question.
     """
     figure, (scatter, recall, histogram) = panels(3, width=3.8, height=3.5)
-    pairs = agreement.pairs
-    values = pairs[["g_star", "g_hat_rescaled"]].to_numpy()
-    linear = float(np.quantile(np.abs(values), 0.5))
-    scatter.axline((0, 0), slope=1, color=BLACK, linewidth=0.8, linestyle="--", label="ĝ = g*")
-    scatter.scatter(
-        pairs["g_star"],
-        pairs["g_hat_rescaled"],
-        s=9,
-        alpha=0.45,
-        color=BLUE,
-        linewidths=0,
-        label="one trajectory",
-    )
-    scatter.set_xscale("symlog", linthresh=linear)
-    scatter.set_yscale("symlog", linthresh=linear)
-    scatter.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
-    scatter.set_ylabel("ĝ, rescaled within each question (symlog)")
-    scatter.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
-    decades = powers_of_ten(linear, float(np.abs(values).max()))
-    for axis in (scatter.xaxis, scatter.yaxis):  # the default has overlapping ticks in the linear part
+    _scatter(scatter, agreement)
+    _recalls(recall, agreement.recalls, others)
+    _histogram(histogram, agreement.questions["error"])
+    for axes, columns in ((scatter, 2), (recall, 2), (histogram, 3)):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=columns)
+    return figure
+
+
+def _scatter(axes: Axes, agreement: Agreement) -> None:
+    x = agreement.pairs["g_star"]
+    y = agreement.pairs["g_hat_rescaled"]
+    sizes = np.abs(np.concatenate([x, y]))
+    linear = float(np.quantile(sizes, 0.5))
+    axes.axline((0, 0), slope=1, color=BLACK, linewidth=0.8, linestyle="--", label="ĝ = g*")
+    axes.scatter(x, y, s=9, alpha=0.45, color=BLUE, linewidths=0, label="one trajectory")
+    axes.set_xscale("symlog", linthresh=linear)
+    axes.set_yscale("symlog", linthresh=linear)
+    axes.set_xlabel("exact g* (change of ρ per unit of weight, symlog)")
+    axes.set_ylabel("ĝ, rescaled within each question (symlog)")
+    axes.set_title(f"(a) Pearson r = {agreement.pearson:.3f}, Spearman ρ = {agreement.spearman:.3f}")
+    decades = powers_of_ten(linear, float(sizes.max()))
+    for axis in (axes.xaxis, axes.yaxis):  # the default has overlapping ticks in the linear part
         axis.set_ticks([*-decades[::-1], 0, *decades])
         axis.set_major_formatter("{x:g}")
         axis.set_minor_locator(NullLocator())
-    scatter.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
-    recalls = agreement.recalls
-    recall.errorbar(
-        recalls["budget"],
-        recalls["recall"],
-        yerr=recalls["std"],
-        color=LARK_COLOUR,
-        marker="o",
-        markersize=4,
-        capsize=2,
-        label="ĝ (mean ± std over questions)",
-    )
+
+def _recalls(axes: Axes, recalls: pd.DataFrame, others: Mapping[str, Agreement]) -> None:
+    budgets = recalls["budget"]
+    style: dict[str, Any] = {"color": LARK_COLOUR, "marker": "o", "markersize": 4, "capsize": 2}
+    label = "ĝ (mean ± std over questions)"
+    axes.errorbar(budgets, recalls["recall"], yerr=recalls["std"], label=label, **style)
     for (name, other), colour in zip(others.items(), (BLUE, BLACK), strict=False):
-        recall.plot(
-            other.recalls["budget"], other.recalls["recall"], color=colour, marker=".", label=OTHERS[name]
-        )
-    recall.plot(recalls["budget"], recalls["random"], color=GREY, linestyle="--", label="random, B/K")
-    recall.set_ylim(-0.02, 1.05)
-    recall.set_xlabel("budget B (trajectories)")
-    recall.set_ylabel("Recall@B (share of the exact top B)")
-    recall.set_title("(b) Agreement of the selections")
-    recall.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+        theirs = other.recalls
+        axes.plot(theirs["budget"], theirs["recall"], color=colour, marker=".", label=OTHERS[name])
+    axes.plot(budgets, recalls["random"], color=GREY, linestyle="--", label="random, B/K")
+    axes.set_ylim(-0.02, 1.05)
+    axes.set_xlabel("budget B (trajectories)")
+    axes.set_ylabel("Recall@B (share of the exact top B)")
+    axes.set_title("(b) Agreement of the selections")
 
-    errors = agreement.questions["error"]
-    histogram.hist(errors, bins=min(20, max(5, len(errors) // 3)), color=BLUE, alpha=0.75, label="questions")
-    histogram.axvline(errors.mean(), color=LARK_COLOUR, label=f"mean {errors.mean():.3f}")
-    histogram.axvline(errors.median(), color=BLACK, linestyle=":", label=f"median {errors.median():.3f}")
-    histogram.set_xlabel("‖ĝ − g*‖ / ‖g*‖ (rescaled ĝ, no unit)")
-    histogram.set_ylabel("questions")
-    histogram.yaxis.set_major_locator(MaxNLocator(integer=True))
-    histogram.set_title("(c) Relative RMS error")
-    histogram.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
-    return figure
+
+def _histogram(axes: Axes, errors: pd.Series) -> None:
+    axes.hist(errors, bins=min(20, max(5, len(errors) // 3)), color=BLUE, alpha=0.75, label="questions")
+    axes.axvline(errors.mean(), color=LARK_COLOUR, label=f"mean {errors.mean():.3f}")
+    axes.axvline(errors.median(), color=BLACK, linestyle=":", label=f"median {errors.median():.3f}")
+    axes.set_xlabel("‖ĝ − g*‖ / ‖g*‖ (rescaled ĝ, no unit)")
+    axes.set_ylabel("questions")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title("(c) Relative RMS error")

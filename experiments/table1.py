@@ -1,12 +1,13 @@
 """Table 1: Acc@5 of every method, budget and student on every benchmark, next to the paper's numbers."""
 
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 
 from experiments.harness import accuracy
-from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, method_label, published, published_value
+from experiments.harness.report import Report, Table, number
+from experiments.harness.sweep import Sweep, method_label, published_values
 from lark.output.tables import MISSING, Cell
 from lark.selection.choose import UNDECIDED
 from lark.selection.write import SELECTION
@@ -32,25 +33,26 @@ def render(sweep: Sweep) -> Report:
     tables = [table(data, "mean", "std")]
     if sweep.like_the_paper:
         tables.append(table(data, "difference", None, "Ours minus the paper's, in points."))
-    paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
+    paper = accuracy.paper_table()
     paper = paper.assign(
         label=paper["benchmark"].map(PAPER_LABELS), method_label=paper["method"].map(method_label)
     )
     theirs = table(paper, "paper", "paper_std", "The paper's Table 1, for its own students and benchmarks.")
     tables.append(replace(theirs, ours=False))
     decoding = sweep.trials[0].config.benchmark.decoding
+    gains = published_values("table1")
     return Report(
         title="Table 1. Trajectory selection methods under two budgets",
         caption=(
             f"Acc@{decoding.samples} in percent, mean ± standard deviation over {len(decoding.seeds)}"
             " decoding seeds; the best of each column and student in bold. Avg is the mean of the"
             " benchmarks; its spread is that of the seeds' averages. The paper finds LARK first in every"
-            f" column of all six settings, by {published_value('table1', 'gain_b1'):.2f} (B=1) and"
-            f" {published_value('table1', 'gain_b3'):.2f} (B=3) points of Avg over RSR on Qwen-2.5-7B."
+            f" column of all six settings, by {gains['gain_b1']:.2f} (B=1) and {gains['gain_b3']:.2f} (B=3)"
+            " points of Avg over RSR on Qwen-2.5-7B."
         ),
         data=data,
         tables=tables,
-        found=accuracy.any_found(data),
+        measured=accuracy.is_measured(data),
         notes=[
             *undecided(sweep),
             (
@@ -66,14 +68,17 @@ def undecided(sweep: Sweep) -> list[str]:
     notes = []
     for trial in sweep.trials:
         selection = trial.artifact(SELECTION)
-        counts = sweep.store.manifest(selection).counts if selection else {}
-        if counts.get("tied", 0) > counts.get("questions", 0) / 2:
+        if selection is None:
+            continue
+        counts = sweep.store.manifest(selection).counts
+        tied = counts.get("tied", 0)
+        questions = counts.get("questions", 0)
+        if tied > questions / 2:
             config = trial.config
-            name = (
-                f"{method_label(config.method.key)} at B={config.budget.per_question} on"
-                f" {config.student.name}"
+            method = f"{method_label(config.method.key)} at B={config.budget.per_question}"
+            notes.append(
+                f"{method} on {config.student.name}: for {tied} of {questions} questions {UNDECIDED}."
             )
-            notes.append(f"{name}: for {counts['tied']} of {counts['questions']} questions {UNDECIDED}.")
     return notes
 
 
@@ -84,45 +89,36 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     rows = []
     for student in dict.fromkeys(trial.config.student.name for trial in sweep.trials):
         trials = [trial for trial in sweep.trials if trial.config.student.name == student]
-        base = sweep.metrics(trials[0], trained=False)
+        base = accuracy.rows(trials[0], sweep.metrics(trials[0], trained=False))
         for budget in dict.fromkeys(trial.config.budget.per_question for trial in trials):
-            rows += [
-                {**row, "method": "base", "weighting": None, "budget": budget}
-                for row in accuracy.rows(trials[0], base)
-            ]
+            for row in base:
+                rows.append({**row, "method": "base", "weighting": None, "budget": budget})
         for trial in trials:
             rows += accuracy.rows(trial, sweep.metrics(trial))
     data = pd.DataFrame(rows)
     data = data.assign(method_label=data["method"].map(method_label))
-    paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
-    data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
+    data = data.merge(accuracy.paper_table(), how="left", on=["student", "method", "budget", "benchmark"])
     return data.assign(difference=data["mean"] - data["paper"])
 
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
     """A table in the paper's layout: one row per student and method, with the benchmarks under each budget."""
-    columns = [
-        (budget, label) for budget in sorted(data["budget"].unique()) for label in data["label"].unique()
-    ]
-    cells = {
-        (row["student"], row["method_label"], row["budget"], row["label"]): row
-        for row in data.to_dict("records")
-    }
+    columns = list(product(sorted(data["budget"].unique()), data["label"].unique()))
     best = data.groupby(["student", "budget", "label"])[value].max()
     rows = []
-    for student in data["student"].unique():
-        for method in data.loc[data["student"] == student, "method_label"].unique():
-            row = [Cell(LABELS.get(student, student)), Cell(method)]
-            for budget, label in columns:
-                entry = cells.get((student, method, budget, label))
-                if entry is None or pd.isna(entry[value]):
-                    row.append(MISSING)
-                elif deviation is None:
-                    row.append(Cell(f"{entry[value]:+.2f}".replace("-", "−")))
-                else:
-                    is_best = bool(entry[value] == best.get((student, budget, label)))
-                    row.append(accuracy.cell(entry[value], entry[deviation], is_best))
-            rows.append(row)
-    return Table(
-        ["Model", "Method", *(f"{label} (B={budget})" for budget, label in columns)], rows, caption, labels=2
-    )
+    for _, part in data.groupby(["student", "method_label"], sort=False):
+        student = part["student"].iloc[0]
+        entries = {(entry["budget"], entry["label"]): entry for entry in part.to_dict("records")}
+        row = [Cell(LABELS.get(student, student)), Cell(part["method_label"].iloc[0])]
+        for column in columns:
+            entry = entries.get(column)
+            if entry is None:
+                row.append(MISSING)
+            elif deviation is None:
+                row.append(number(entry[value], "{:+.2f}"))
+            else:
+                is_best = bool(entry[value] == best[(student, *column)])
+                row.append(accuracy.cell(entry[value], entry[deviation], is_best))
+        rows.append(row)
+    header = ["Model", "Method", *(f"{label} (B={budget})" for budget, label in columns)]
+    return Table(header, rows, caption, labels=2)

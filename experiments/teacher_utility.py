@@ -9,12 +9,12 @@ from scipy.stats import pearsonr, spearmanr
 
 from experiments.harness import accuracy
 from experiments.harness.candidates import candidates, selection
-from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, published_value
+from experiments.harness.report import Report, Table, number
+from experiments.harness.sweep import Sweep, published_values
 from lark.analysis.grace import by_teacher
 from lark.analysis.kinds import TEACHERS_TABLE
 from lark.output.style import LARK_COLOUR, OKABE_ITO, label_points, panels, plain_label
-from lark.output.tables import MISSING, Cell
+from lark.output.tables import Cell
 
 ENOUGH = 3
 """Minimum number of teachers for a correlation."""
@@ -22,29 +22,25 @@ ENOUGH = 3
 
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
-    known = data.dropna(subset=["mean", "mean_g_hat"])
-    r, p = correlation(known["mean_g_hat"], known["mean"])
+    trained = data.dropna(subset=["mean", "mean_g_hat"])
+    r, p = correlation(trained["mean_g_hat"], trained["mean"])
     judged = data.dropna(subset=["mean", "grace"])
-    rank = float(spearmanr(judged["grace"], judged["mean"]).statistic) if _varies(judged) else float("nan")
-    paper_r = published_value("teacher_utility", "pearson_r")
-    paper_p = published_value("teacher_utility", "p_value")
-    high = published_value("teacher_utility", "high_accuracy")
-    low = published_value("teacher_utility", "low_accuracy")
+    rank = float("nan")
+    if _varies(judged):
+        rank = float(spearmanr(judged["grace"], judged["mean"]).statistic)
+    paper = published_values("teacher_utility")
     label = data["label"].iloc[0]
     rows = []
     for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records"):
-        scores = [
-            _cell(row["mean_g_hat"], "{:.5f}"),
-            _cell(row["grace"], "{:.4g}"),
-            _cell(row["gnorm"], "{:.4g}"),
-        ]
-        rows.append([Cell(row["teacher"]), *scores, accuracy.cell(row["mean"], row["std"])])
+        cells = [Cell(row["teacher"]), number(row["mean_g_hat"], "{:.5f}")]
+        cells += [number(row["grace"], "{:.4g}"), number(row["gnorm"], "{:.4g}")]
+        rows.append([*cells, accuracy.cell(row["mean"], row["std"])])
     ours = "too few teachers are finished"
     difference = ""
     if np.isfinite(r):
-        ours = f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(known)} teachers"
+        ours = f"Pearson r = {r:.2f}, p = {p:.3f}, over {len(trained)} teachers"
         if sweep.like_the_paper:
-            difference = f" (ours minus the paper's: {r - paper_r:+.2f})"
+            difference = f" (ours minus the paper's: {r - paper['pearson_r']:+.2f})"
     notes = [
         "The paper does not state how many of a teacher's rollouts it trains on; here it is"
         f" {trained_on(sweep)}."
@@ -57,46 +53,54 @@ def render(sweep: Sweep) -> Report:
         caption=(
             "Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and"
             f" the accuracy (Acc@{samples}, {label}) of a student trained on {trained_on(sweep)}. Here:"
-            f" {ours}. The paper finds r = {paper_r:.2f}, p = {paper_p:.3f} over 11 teachers on"
-            f" AMC{difference}: above {high:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and QwQ-32B, below"
-            f" {low:g}% for Magistral-S and Nemotron."
+            f" {ours}. The paper finds r = {paper['pearson_r']:.2f}, p = {paper['p_value']:.3f} over 11 teachers"
+            f" on AMC{difference}: above {paper['high_accuracy']:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and"
+            f" QwQ-32B, below {paper['low_accuracy']:g}% for Magistral-S and Nemotron."
         ),
-        data=data.assign(pearson_r=r, p_value=p, paper_r=paper_r, paper_p=paper_p, grace_spearman=rank),
+        data=data.assign(
+            pearson_r=r,
+            p_value=p,
+            paper_r=paper["pearson_r"],
+            paper_p=paper["p_value"],
+            grace_spearman=rank,
+        ),
         tables=[Table(["Teacher", "mean ĝ", "GRACE", "G-Norm", f"Acc@{samples} ({label})"], rows)],
-        found=accuracy.any_found(data),
-        figure=_figure(known, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
+        figure=_figure(trained, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
         notes=notes,
+        measured=accuracy.is_measured(data),
     )
-
-
-def _cell(value: float, form: str) -> Cell:
-    return MISSING if pd.isna(value) else Cell(form.format(value))
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
     """One row per teacher. The accuracy is the average over benchmarks, or that of the only one."""
     table = candidates(sweep, sweep.trials[0])
-    means = {} if table is None else table.groupby("teacher")["g_hat"].mean().to_dict()
+    means = pd.Series(dtype=float)
+    if table is not None:
+        means = table.groupby("teacher")["g_hat"].mean()
     folder = sweep.folder(sweep.trials[0], TEACHERS_TABLE)
-    gradients = pd.DataFrame(columns=["grace", "gnorm"])
+    gradients = pd.DataFrame(columns=["grace", "gnorm"], dtype=float)
     if folder is not None:
         gradients = by_teacher(pd.read_parquet(folder / TEACHERS_TABLE.file)).set_index("teacher")
-    rows = []
+    teachers = []
+    results = []
     for trial in sweep.trials:
         chosen = selection(sweep, trial)
         teacher = f"teacher {trial.config.method.teacher}"
         if chosen is not None:
             teacher = str(chosen["teacher"].iloc[0])
-        row = {"teacher": teacher, "mean_g_hat": means.get(teacher)}
-        for name in ("grace", "gnorm"):
-            row[name] = gradients[name].to_dict().get(teacher)
-        results = accuracy.rows(trial, sweep.metrics(trial))
-        rows.append({**row, **(results[0] if len(results) == 2 else results[-1])})
-    return pd.DataFrame(rows)
+        teachers.append(teacher)
+        rows = accuracy.rows(trial, sweep.metrics(trial))
+        # One benchmark is its own average, and has the better label.
+        results.append(rows[0] if len(rows) == 2 else rows[-1])
+    names = pd.Series(teachers, name="teacher")
+    grace = names.map(gradients["grace"]).rename("grace")
+    gnorm = names.map(gradients["gnorm"]).rename("gnorm")
+    scores = [names, names.map(means).rename("mean_g_hat"), grace, gnorm]
+    return pd.concat([*scores, pd.DataFrame(results)], axis=1)
 
 
 def trained_on(sweep: Sweep) -> str:
-    """What the students are trained on. If a teacher has more than B rollouts of a question, B are selected
+    """The trajectories that students are trained on. If a teacher has more than B rollouts of a question, B are selected
     and weighted.
     """
     table = candidates(sweep, sweep.trials[0])
@@ -120,7 +124,7 @@ def _varies(judged: pd.DataFrame) -> bool:
 
 
 def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
-    """What GRACE and G-Norm are, and how GRACE ranks the teachers."""
+    """An explanation of GRACE and G-Norm, and how GRACE ranks the teachers."""
     questions = sweep.trials[0].config.analysis.questions
     ours = "too few teachers"
     if np.isfinite(rank):
@@ -134,11 +138,11 @@ def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
     )
 
 
-def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
+def _figure(trained: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
     figure, (axes,) = panels(width=6.2, height=4.0)
-    x = known["mean_g_hat"].astype(float).to_numpy()
-    y = known["mean"].astype(float).to_numpy()
-    spread = known["std"].astype(float)
+    x = trained["mean_g_hat"].astype(float).to_numpy()
+    y = trained["mean"].astype(float).to_numpy()
+    spread = trained["std"].astype(float)
     axes.errorbar(x, y, spread, fmt="o", color=OKABE_ITO[0], capsize=2, elinewidth=0.8, label="a teacher")
     if np.isfinite(r):
         slope, intercept = np.polyfit(x, y, 1)
@@ -149,5 +153,5 @@ def _figure(known: pd.DataFrame, r: float, p: float, ylabel: str) -> Figure:
     axes.set_ylabel(ylabel)
     axes.margins(x=0.12)
     figure.legend(loc="outside upper center", ncols=2)
-    label_points(axes, list(zip(x, y, strict=True)), list(known["teacher"]), fontsize=8)
+    label_points(axes, list(zip(x, y, strict=True)), list(trained["teacher"]), fontsize=8)
     return figure

@@ -43,7 +43,15 @@ SYMBOLS = {
     "lambda_plus": "λ₊",
     "kappa_explicit": "λ₋ν₋/(λ₊ν₊), κ if ε = 0",
 }
-
+INEQUALITIES = [
+    ("Inequality", "inequality", "{}"),
+    ("Appendix", "source", "{}"),
+    ("Parameters", "parameters", "{}"),
+    ("left", "left", "{:.3g}"),
+    ("right", "right", "{:.3g}"),
+    ("right/left", "margin", "{:.3g}"),
+    ("holds", "holds", "{}"),
+]
 PAPER = "The paper proves them and gives no numbers; it calls the constants loose worst cases."
 
 
@@ -52,7 +60,7 @@ def render(sweep: Sweep) -> Report:
     folder = sweep.folder(sweep.trials[0], JACOBIANS_TABLE)
     if questions is None or folder is None:
         caption = "Constants of App. A-B and the inequalities proved there, in numbers."
-        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), found=False)
+        return Report(TITLE, f"{caption} {PAPER}", pd.DataFrame(), measured=False)
     jacobians = pd.read_parquet(folder / JACOBIANS_TABLE.file)
     constants, checked = _evaluated(questions, jacobians)
     table = theory.constants_table(list(constants), list(constants.values()))
@@ -98,8 +106,8 @@ def _evaluated(
         jacobian = norms.loc[question.table["candidate_id"], "jacobian"].to_numpy(dtype=np.float64)
         head_norm = float(norms["head_norm"].iloc[0])
         constants[question.question_id] = theory.constants(question, jacobian, head_norm)
-        readings = [False, True] if question.tied else [False]
-        for tied in readings:
+        # The proofs are about the untied parameters, whatever the student's.
+        for tied in sorted({False, question.tied}):
             checks.append(theory.inequalities(question, constants[question.question_id], tied=tied))
     return constants, pd.concat(checks, ignore_index=True)
 
@@ -110,23 +118,16 @@ def _inequalities_table(checked: pd.DataFrame) -> Table:
     worst = checked.sort_values("margin").groupby(["parameters", "inequality"], sort=False).first()
     worst = worst.reset_index()
     worst = worst.assign(place=worst["inequality"].map(order.index)).sort_values(["parameters", "place"])
-    rows = []
-    for row in worst.to_dict("records"):
-        names = [Cell(row[name]) for name in ("inequality", "source", "parameters")]
-        numbers = [Cell(f"{row[name]:.3g}") for name in ("left", "right", "margin")]
-        holds = Cell("yes" if row["holds"] else "NO", best=not row["holds"])
-        rows.append([*names, *numbers, holds])
-    header = ["Inequality", "Appendix", "Parameters", "left", "right", "right/left", "holds"]
-    return Table(header, rows, "The tightest question of each inequality.", 3)
+    worst = worst.assign(holds=worst["holds"].map({True: Cell("yes"), False: Cell("NO", best=True)}))
+    return Table.of(worst, INEQUALITIES, "The tightest question of each inequality.", 3)
 
 
 def _constants_table(table: pd.DataFrame) -> Table:
-    rows = []
-    for name, symbol in SYMBOLS.items():
-        values = [Cell(f"{value:.3g}") for value in table[name]]
-        rows.append([Cell(symbol), *values])
-    header = ["Constant", *(f"question {name}" for name in table["question_id"])]
-    return Table(header, rows, "Constants, by question.")
+    columns = [("Constant", "symbol", "{}")]
+    for question in table["question_id"]:
+        columns.append((f"question {question}", question, "{:.3g}"))
+    constants = table.set_index("question_id")[list(SYMBOLS)].T
+    return Table.of(constants.assign(symbol=list(SYMBOLS.values())), columns, "Constants, by question.")
 
 
 @styled

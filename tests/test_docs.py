@@ -16,7 +16,7 @@ import trl
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.harness.sweep import published
+from experiments.harness.sweep import available, dashed, published
 from lark.config.cli import as_hydra_reads
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import INSTRUCTION, opening
@@ -57,6 +57,7 @@ def test_every_command_composes(command: str) -> None:
 
 def test_every_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    targets |= set(map(dashed, available()))
     used = {command.split()[1] for command in COMMANDS if command.startswith("make")}
     assert used
     assert used <= targets

@@ -1,15 +1,17 @@
 """Accuracies of a sweep's trials as rows, and the bar charts of ablations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness.report import Report, Table
-from experiments.harness.sweep import Sweep, Trial, published, values
+from experiments.harness.report import Report, Table, number
+from experiments.harness.sweep import Sweep, Trial, published
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
 from lark.output.run_summary import spread
-from lark.output.style import LARK_COLOUR, OKABE_ITO, panels, plain_label
+from lark.output.style import LARK_COLOUR, MARKERS, METHOD_COLOURS, OKABE_ITO, panels, plain_label
 from lark.output.tables import MISSING, Cell
 
 AVERAGE = "avg"
@@ -18,13 +20,23 @@ AVERAGE = "avg"
 def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
     """One row per benchmark and one for their average; without a mean if it is not evaluated yet."""
     tasks = trial.config.benchmark.tasks
-    labels = {**{name: task.label for name, task in tasks.items()}, AVERAGE: "Avg"}
-    spreads: dict[str, Spread] = {task: metrics[task].accuracy_at_k for task in tasks if task in metrics}
+    labels = {name: task.label for name, task in tasks.items()} | {AVERAGE: "Avg"}
+    spreads: dict[str, Spread] = {task: evaluated.accuracy_at_k for task, evaluated in metrics.items()}
     if len(spreads) == len(tasks):
         spreads[AVERAGE] = average(list(metrics.values()))
+    config = trial.config
     table = []
     for benchmark, label in labels.items():
-        row = {**values(trial), "benchmark": benchmark, "label": label, "mean": None, "std": None}
+        row: dict[str, object] = {
+            "student": config.student.name,
+            "method": config.method.key,
+            "weighting": config.weighting_name,
+            "budget": config.budget.per_question,
+            "benchmark": benchmark,
+            "label": label,
+            "mean": None,
+            "std": None,
+        }
         if benchmark in spreads:
             row |= {"mean": spreads[benchmark].mean, "std": spreads[benchmark].std}
         table.append(row)
@@ -33,7 +45,10 @@ def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str
 
 def frame(sweep: Sweep) -> pd.DataFrame:
     """The rows of all trials."""
-    return pd.DataFrame([row for trial in sweep.trials for row in rows(trial, sweep.metrics(trial))])
+    table = []
+    for trial in sweep.trials:
+        table += rows(trial, sweep.metrics(trial))
+    return pd.DataFrame(table)
 
 
 def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
@@ -49,8 +64,10 @@ def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
     best = data.groupby("label")["mean"].max()
     table = []
     for name, part in data.groupby(variant, sort=False):
-        cells = [cell(r["mean"], r["std"], r["mean"] == best[r["label"]]) for r in part.to_dict("records")]
-        table.append([Cell(str(name)), *cells])
+        row = [Cell(str(name))]
+        for entry in part.to_dict("records"):
+            row.append(cell(entry["mean"], entry["std"], entry["mean"] == best[entry["label"]]))
+        table.append(row)
     return table
 
 
@@ -61,10 +78,10 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
     variants = list(data[variant].unique())
     width = 0.8 / len(variants)
     others = iter(colour for colour in OKABE_ITO if colour != LARK_COLOUR)
-    for number, name in enumerate(variants):
+    for place_in_group, name in enumerate(variants):
         part = data[data[variant] == name].set_index("label").loc[labels]
-        offset = (number - (len(variants) - 1) / 2) * width
-        places = [index + offset for index in range(len(labels))]
+        offset = (place_in_group - (len(variants) - 1) / 2) * width
+        places = np.arange(len(labels)) + offset
         colour = LARK_COLOUR if name == ours else next(others)
         means = part["mean"].astype(float)
         spreads = part["std"].astype(float)
@@ -73,7 +90,7 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         # Every bar has its number, because a bar of 0 is invisible, but not missing.
         tops = means.fillna(0.0) + spreads.fillna(0.0)
         for place, mean, top in zip(places, means, tops, strict=True):
-            text = "–" if pd.isna(mean) else f"{mean:.1f}"
+            text = number(mean, "{:.1f}").text
             axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=6)
     axes.set_xticks(range(len(labels)), list(map(plain_label, labels)))
     axes.set_xlabel("Benchmark")
@@ -84,6 +101,21 @@ def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
         axes.set_ylim(bottom=0, top=min(105, highest * 1.18))
     figure.legend(loc="outside upper center", ncols=len(variants))
     return figure
+
+
+def draw_methods(axes: Axes, data: pd.DataFrame, x: str) -> None:
+    """A line of accuracies over the column `x` for each method, in its colour and with its marker."""
+    labels = data.drop_duplicates("method").set_index("method")["label"]
+    for place, (method, label) in enumerate(labels.items()):
+        runs = data[data["method"] == method].dropna(subset=["accuracy", x])
+        axes.plot(
+            runs[x],
+            runs["accuracy"],
+            color=METHOD_COLOURS.get(str(method), "#009E73"),
+            marker=MARKERS[place % len(MARKERS)],
+            markersize=4,
+            label=plain_label(label),
+        )
 
 
 def ablation(
@@ -106,30 +138,26 @@ def ablation(
         title=title,
         caption=caption(samples, config.budget.per_question),
         data=data,
-        tables=[Table(header(data, heading), variant_rows(data, column))],
+        tables=[Table([heading, *data["label"].unique()], variant_rows(data, column))],
         figure=bars(data, column, ours, samples),
         notes=paper_notes(data, sweep),
-        found=any_found(data),
+        measured=is_measured(data),
     )
 
 
-def any_found(data: pd.DataFrame) -> bool:
+def is_measured(data: pd.DataFrame) -> bool:
     """True if any trial is evaluated."""
     return bool(data["mean"].notna().any())
 
 
-def header(data: pd.DataFrame, first: str) -> Sequence[str]:
-    return [first, *data["label"].unique()]
+def paper_table() -> pd.DataFrame:
+    """The paper's Table 1, with its numbers in the columns `paper` and `paper_std`."""
+    return published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
 
 
-def with_paper(data: pd.DataFrame, sweep: Sweep, only: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Add Table 1's numbers to the rows that it has too (`only`: the weighting of these rows), and the
-    difference.
-    """
-    paper = published("table1").rename(columns={"mean": "paper", "std": "paper_std"})
-    data = data.merge(paper, how="left", on=["student", "method", "budget", "benchmark"])
-    for column, value in (only or {}).items():
-        data.loc[data[column] != value, ["paper", "paper_std"]] = None
+def with_paper(data: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+    """Add Table 1's numbers to the rows that it has too, and the difference."""
+    data = data.merge(paper_table(), how="left", on=["student", "method", "budget", "benchmark"])
     difference = data["mean"] - data["paper"] if sweep.like_the_paper else None
     return data.assign(difference=difference)
 

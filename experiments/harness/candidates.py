@@ -15,7 +15,8 @@ def candidates(sweep: Sweep, trial: Trial) -> pd.DataFrame | None:
     """One row per trajectory: teacher, rollout, statistics, loss, rho and g_hat. None if the scores do not
     exist yet.
     """
-    pool, scores = sweep.folder(trial, pools.POOL_TABLE), sweep.folder(trial, SCORES_TABLE)
+    pool = sweep.folder(trial, pools.POOL_TABLE)
+    scores = sweep.folder(trial, SCORES_TABLE)
     if pool is None or scores is None:
         return None
     table = pools.frame(pool / pools.FILE, [*pools.KEY, "teacher", "rollout"])

@@ -1,13 +1,38 @@
-"""What the command line of an experiment must satisfy: each refusal is a function with its sentence."""
+"""Requirements on the command line of an experiment: each refusal is a function with its sentence."""
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from lark.errors import LarkError
+from lark.config.hydra_errors import is_of_hydra, sentence
+from lark.errors import LarkError, first_line
 
 if TYPE_CHECKING:
     from experiments.harness.contest import Entrant
-    from experiments.harness.sweep import Trial
+    from experiments.harness.sweep import Sweep, Trial
+
+
+def is_not_of_hydra(error: Exception) -> None:
+    if is_of_hydra(error):
+        raise LarkError(sentence(error)) from error
+
+
+def can_be_drawn(error: Exception, sweep: "Sweep") -> None:
+    """An unexpected error of a renderer means that it was not written for this sweep."""
+    if not isinstance(error, LarkError):
+        typed = " ".join(sweep.overrides) or "its default settings"
+        raise LarkError(
+            f"{sweep.title} cannot be drawn with {typed} ({type(error).__name__}: {first_line(error)}). It"
+            f" draws the sweep of conf/experiment/{sweep.name}.yaml: change single values, and do not sweep"
+            " over anything else."
+        ) from error
+
+
+def has_fixed_trials(title: str, fixed: bool) -> None:
+    if not fixed:
+        raise LarkError(
+            f"{title} decides at run time which trials to run, so it cannot be submitted: use `python -m"
+            " experiments run`."
+        )
 
 
 def is_a_setting(argument: str) -> None:
@@ -55,9 +80,9 @@ SET_BY_COMPARISON = {
 
 
 def leaves_to_comparison(typed: Collection[str]) -> None:
-    for key, sentence in SET_BY_COMPARISON.items():
+    for key, reason in SET_BY_COMPARISON.items():
         if key in typed:
-            raise LarkError(sentence)
+            raise LarkError(reason)
 
 
 def has_one_student(trials: Sequence["Trial"]) -> None:

@@ -1,11 +1,13 @@
 """The figure of a comparison: its runs, the differences to the leader, and the loss as a cheaper criterion."""
 
 from math import isnan
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import verdict
+from experiments.harness.comparison_tables import base_accuracy, ranked
 from experiments.harness.game import Game
 from experiments.harness.paired import Comparison
 from lark.output.style import (
@@ -22,15 +24,12 @@ from lark.output.style import (
 
 
 @styled
-def comparison_figure(
-    game: Game, comparison: Comparison, agreement: verdict.LossAgreement | None, base: float | None
-) -> Figure:
+def comparison_figure(game: Game, comparison: Comparison, agreement: verdict.LossAgreement | None) -> Figure:
     """Left: runs and means. Middle: differences to the leader. Right: accuracy and loss."""
-    units = verdict.Units.of(game.contest.config.compare.criterion)
+    units = verdict.Units.of(game)
     figure, axes = panels(3 if agreement else 2, width=4.2, height=0.7 + 0.32 * max(6, len(comparison.names)))
-    leader = game.heats[-1].leader if game.heats else comparison.names[comparison.order[0]]
-    order = [leader, *(comparison.names[k] for k in comparison.order if comparison.names[k] != leader)]
-    _runs(axes[0], game, comparison, order, units, base)
+    order = ranked(game, comparison)
+    _runs(axes[0], game, comparison, order, units)
     _gaps(axes[1], game, comparison, order, units)
     if agreement:
         _scatter(axes[2], game, comparison, agreement, units)
@@ -42,20 +41,20 @@ def _colour(game: Game, name: str) -> str:
     return METHOD_COLOURS.get(method.name, BLUE)
 
 
-def _runs(
-    axes: Axes, game: Game, comparison: Comparison, order: list[str], units: verdict.Units, base: float | None
-) -> None:
+def _runs(axes: Axes, game: Game, comparison: Comparison, order: list[str], units: verdict.Units) -> None:
     for place, name in enumerate(order):
         values = [float(score.mean()) * units.factor for score in game.scores[name]]
         mean = comparison.means[comparison.names.index(name)] * units.factor
         axes.plot(values, [place] * len(values), "o", color=_colour(game, name), alpha=0.45, markersize=4)
         axes.plot([mean], [place], "|", color=_colour(game, name), markersize=16, markeredgewidth=2.5)
-    if base is not None and units.factor > 0:
+    base = base_accuracy(game)
+    if base is not None and not units.is_loss:
         axes.axvline(base * units.factor, color=GREY, linestyle="--", linewidth=0.9)
         axes.annotate("base model", (base * units.factor, -0.75), fontsize=7, color=GREY, ha="center")
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
-    axes.set_xlabel(verdict.criterion_words(game) + (" (%)" if units.factor > 0 else ""))
+    unit = "" if units.is_loss else " (%)"
+    axes.set_xlabel(verdict.criterion_words(game) + unit)
     axes.set_title("training runs and their means")
 
 
@@ -65,16 +64,15 @@ def _gaps(axes: Axes, game: Game, comparison: Comparison, order: list[str], unit
     for place, name in enumerate(order[1:], 1):
         k = comparison.names.index(name)
         middle = comparison.difference[k, leader] * units.factor
-        ends = comparison.low[k, leader] * units.factor, comparison.high[k, leader] * units.factor
+        ends = (comparison.low[k, leader] * units.factor, comparison.high[k, leader] * units.factor)
         low, high = sorted(ends)  # losses are shown with the opposite sign
+        word = "not clear"
+        style: dict[str, Any] = {"marker": "s", "color": GREY, "markerfacecolor": "white"}
         if significant[k, leader]:
-            marker, colour, fill, word = "o", LARK_COLOUR, LARK_COLOUR, "significant"
-        else:
-            marker, colour, fill, word = "s", GREY, "white", "not clear"
+            word = "significant"
+            style = {"marker": "o", "color": LARK_COLOUR}
         reach = [[middle - low], [high - middle]]
-        axes.errorbar(
-            [middle], [place], xerr=reach, fmt=marker, capsize=3, color=colour, markerfacecolor=fill
-        )
+        axes.errorbar([middle], [place], xerr=reach, capsize=3, linestyle="none", **style)
         axes.annotate(word, (high, place), (4, -3), textcoords="offset points", fontsize=7)
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])

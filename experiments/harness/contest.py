@@ -138,10 +138,7 @@ class Contest:
     @property
     def stages(self) -> list[str]:
         """The stages of a run."""
-        stages = ["train"]
-        if self.evaluates:
-            stages.append("evaluate")
-        return stages
+        return ["train", "evaluate"] if self.evaluates else ["train"]
 
     @property
     def evaluates(self) -> bool:
@@ -163,6 +160,7 @@ class Contest:
         held_out = config.training.held_out
         if self.measures_loss:
             held_out = HeldOut(str(self.sweep.store.path(self.held_out) / TRAJECTORIES), NEVER)
+        # Everything but the seed is the same in all runs of an entrant, so they share its scores.
         settled = replace(
             config,
             pool=replace(source(config.pool, self.questions), ids=list(self.split.training)),
@@ -232,6 +230,7 @@ def _reversed(sweep: Sweep) -> list[Trial]:
     """The trials of `compare.reverse`, each the reverse of one of the sweep's."""
     names = sweep.trials[0].config.compare.reverse
     checks.reverses_entrants(names, sweep.trials)
+    # `method.reverse=true,false` may have made some of them already.
     configs = [trial.config for trial in sweep.trials]
     trials = []
     for trial in sweep.trials:
@@ -246,14 +245,16 @@ def _reversed(sweep: Sweep) -> list[Trial]:
 
 def _names(trials: Sequence[Trial]) -> list[str]:
     """The method's label, with the settings that distinguish trials of the same method."""
-    several_budgets = len({trial.config.budget.name for trial in trials}) > 1
+    budgets = {trial.config.budget.name for trial in trials}
     varied = _varied(trials)
     labels = []
     for trial in trials:
         words = [trial.config.method.title]
-        if several_budgets:
+        if len(budgets) > 1:
             words.append(f"B={trial.config.budget.size}")
-        words += [override.split(".")[-1] for override in trial.overrides if override_key(override) in varied]
+        for override in trial.overrides:
+            if override_key(override) in varied:
+                words.append(override.split(".")[-1])
         labels.append(" ".join(words))
     counts = Counter(labels)
     numbers = Counter[str]()
@@ -266,6 +267,8 @@ def _names(trials: Sequence[Trial]) -> list[str]:
 
 def _varied(trials: Sequence[Trial]) -> set[str]:
     """Settings that are not the same in all trials, and that the label does not contain anyway."""
-    counts = Counter(override for trial in trials for override in set(trial.overrides))
+    counts = Counter[str]()
+    for trial in trials:
+        counts.update(set(trial.overrides))
     varied = {override_key(override) for override, count in counts.items() if count < len(trials)}
     return varied - {"method", "budget.size", "student", "method.reverse"}

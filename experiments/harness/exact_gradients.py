@@ -17,6 +17,6 @@ def questions_of(sweep: Sweep) -> list[Question] | None:
 
 def sizes(questions: list[Question]) -> str:
     """`50 questions × 33 candidates`, for captions."""
-    candidates = sorted({question.K for question in questions})
-    each = str(candidates[0]) if len(candidates) == 1 else f"{candidates[0]}-{candidates[-1]}"
-    return f"{counted(len(questions), 'question')} × {each} candidates"
+    candidates = [question.K for question in questions]
+    numbers = "-".join(map(str, sorted({min(candidates), max(candidates)})))
+    return f"{counted(len(questions), 'question')} × {numbers} candidates"

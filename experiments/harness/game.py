@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,6 @@ class Game:
     """Why the last heats were left out."""
 
     @property
-    def found(self) -> bool:
-        return bool(self.scores)
-
-    @property
     def finished(self) -> bool:
         return bool(self.heats) and not self.missing and (not self.heats[-1].ahead or bool(self.stopped))
 
@@ -63,10 +60,14 @@ class Game:
         return {name: np.stack(scores) for name, scores in self.scores.items()}
 
     @property
+    def runs(self) -> list[Trial]:
+        """All runs so far, entrant by entrant."""
+        return list(chain.from_iterable(self.trials.values()))
+
+    @property
     def seconds(self) -> float:
         """Time that all runs so far took."""
-        trials = [trial for trials in self.trials.values() for trial in trials]
-        return results.seconds(self.contest.sweep, trials)
+        return results.seconds(self.contest.sweep, self.runs)
 
     def is_untrained(self, trial: Trial) -> bool:
         """True if the student of a run is the base model, because its learning rate was 0."""
@@ -90,9 +91,13 @@ class Game:
 
         def train(running: Sequence[str], first: int, last: int) -> Results | None:
             new_runs = len(running) * (last - first)
+            # The first heat always runs: before it, only the planner's estimate is known.
             if self.heats and self._out_of_time(new_runs):
                 return None
-            runs = [self._planned(name, seed) for name in running for seed in range(first + 1, last + 1)]
+            runs = []
+            for name, seed in product(running, range(first + 1, last + 1)):
+                entrant = self.entrant(name)
+                runs.append((entrant, seed, self.contest.run(entrant, seed)))
             if prepare is not None:
                 prepare(runs)
             for run in runs:
@@ -107,10 +112,6 @@ class Game:
             if announce is not None:
                 announce(number, heat)
         return self
-
-    def _planned(self, name: str, seed: int) -> Run:
-        entrant = self.entrant(name)
-        return entrant, seed, self.contest.run(entrant, seed)
 
     def _make(self, run: Run, perform: Perform) -> None:
         """Make a run, unless its entrant failed with an earlier seed."""
@@ -131,8 +132,7 @@ class Game:
     def _out_of_time(self, new_runs: int) -> bool:
         """Stop before a heat that would exceed compare.budget_hours, by the time that the runs so far took."""
         limit = self.contest.config.compare.budget_hours
-        finished = sum(map(len, self.trials.values()))
-        hours = self.seconds / 3600 / self.schedule.lanes * (1 + new_runs / finished)
+        hours = self.seconds / 3600 / self.schedule.lanes * (1 + new_runs / len(self.runs))
         if not limit or hours <= limit:
             return False
         self.stopped = (
@@ -154,10 +154,12 @@ def score_of(contest: Contest, trial: Trial) -> Floats | None:
 def schedule_artifact(contest: Contest) -> Artifact:
     """Depends on everything that the user chose, and not on the machine."""
     config = contest.config
-    students = {}
+    students: dict[str, list[str]] = {}
     for entrant in contest.entrants:
-        training = [step for step in entrant.trial.plan if step.makes(CHECKPOINT)]
-        students[entrant.name] = [artifact.fingerprint for step in training for artifact in step.artifacts]
+        fingerprints = students[entrant.name] = []
+        for step in entrant.trial.plan:
+            if step.makes(CHECKPOINT):
+                fingerprints += [artifact.fingerprint for artifact in step.artifacts]
     # Held-out questions are the benchmark unless one is named; then only the decoding can be chosen.
     benchmark: dict[str, Any] = {"decoding": asdict(config.benchmark.decoding)}
     if contest.named:

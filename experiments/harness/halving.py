@@ -80,10 +80,8 @@ class Heat:
     @property
     def tied(self) -> list[str]:
         """Entrants that are not significantly behind the leader, best mean first, without the leader."""
-        names = self.comparison.names
-        leader = names.index(self.leader)
-        level = [k for k in self.comparison.order if not self.significant[leader, k]]
-        return [names[k] for k in level if k != leader]
+        leader = self.leader
+        return [name for name in self.comparison.ranked if name != leader and leader not in self.behind(name)]
 
 
 def judge(

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
+from matplotlib.text import Text
 
 from lark.output.style import BLACK, GREY, LARK_COLOUR, plain_label, styled
 
@@ -83,16 +84,21 @@ def _box(axes: Axes, x: float, y: float, width: float, height: float, **style: A
     axes.add_patch(FancyBboxPatch((x, y), width, height, f"round,pad=0,rounding_size={rounding}", **options))
 
 
+def _text(axes: Axes, x: float, y: float, text: str, **style: Any) -> Text:
+    """A text whose middle is at the height y."""
+    return axes.text(x, y, text, **({"va": "center", "color": INK} | style))
+
+
 def _question(axes: Axes, overview: Overview) -> None:
     _box(axes, POOL, 47.4, WIDTH - 2 * POOL, 4.4)
     name = plain_label(overview.question_id)
     text = plain_label(shorten(overview.question, LONGEST_QUESTION, placeholder=" …"), LONGEST_QUESTION)
     student = f"student: {plain_label(shorten_name(overview.student))}"
-    title = axes.text(POOL + 2, 49.6, f"Question {name}", weight="bold", size=10.5, va="center", color=INK)
+    title = _text(axes, POOL + 2, 49.6, f"Question {name}", weight="bold", size=10.5)
     axes.annotate(
         text, (1, 0.5), (12, 0), title, textcoords="offset points", size=10.5, va="center", color=INK
     )
-    axes.text(WIDTH - POOL - 2, 49.6, student, size=10.5, ha="right", va="center", color=SOFT)
+    _text(axes, WIDTH - POOL - 2, 49.6, student, size=10.5, ha="right", color=SOFT)
 
 
 def _headers(axes: Axes, overview: Overview) -> None:
@@ -108,18 +114,9 @@ def _headers(axes: Axes, overview: Overview) -> None:
     )
     for number, (x, title, subtitle) in enumerate(steps, start=1):
         axes.add_patch(Circle((x + 1.5, HEADER + 0.4), 1.5, facecolor=LARK_COLOUR, edgecolor="none"))
-        axes.text(
-            x + 1.5,
-            HEADER + 0.35,
-            str(number),
-            color="white",
-            weight="bold",
-            size=10,
-            ha="center",
-            va="center",
-        )
-        axes.text(x + 3.8, HEADER + 1.2, title, weight="bold", size=10.5, va="center", color=INK)
-        axes.text(x + 3.8, HEADER - 1.0, subtitle, size=8.5, va="center", color=SOFT)
+        _text(axes, x + 1.5, HEADER + 0.35, str(number), color="white", weight="bold", size=10, ha="center")
+        _text(axes, x + 3.8, HEADER + 1.2, title, weight="bold", size=10.5)
+        _text(axes, x + 3.8, HEADER - 1.0, subtitle, size=8.5, color=SOFT)
 
 
 def _arrow(axes: Axes, start: float, stop: float, y: float) -> None:
@@ -145,7 +142,7 @@ def _grids(axes: Axes, overview: Overview) -> None:
         y = TOP - (row + 1) * pitch + (pitch - height) / 2
         middle = y + height / 2
         name = shorten_name(teacher)
-        axes.text(POOL + NAMES - 0.8, middle, plain_label(name), size=8, ha="right", va="center", color=INK)
+        _text(axes, POOL + NAMES - 0.8, middle, plain_label(name), size=8, ha="right")
         for column, candidate in enumerate(shown[shown["teacher"] == teacher].to_dict("records")):
             chosen = not np.isnan(candidate["rank"])
             outline = CHOSEN if chosen else {}
@@ -155,28 +152,22 @@ def _grids(axes: Axes, overview: Overview) -> None:
             share = float(colour(candidate["g_hat"]))
             _box(axes, left, y, CARD, height, **outline)
             _box(axes, right, y, CARD, height, **({"facecolor": HEAT(share)} | outline))
-            axes.text(
+            _text(
+                axes,
                 left + CARD / 2,
                 middle,
                 f"{candidate['n_tokens']:,} tok",
                 size=7,
                 ha="center",
-                va="center",
                 color=SOFT,
             )
             ink = "white" if share > 0.75 else INK
-            axes.text(
-                right + CARD / 2,
-                middle,
-                f"{candidate['g_hat']:.5f}",
-                size=7.5,
-                ha="center",
-                va="center",
-                color=ink,
+            _text(
+                axes, right + CARD / 2, middle, f"{candidate['g_hat']:.5f}", size=7.5, ha="center", color=ink
             )
     hidden = overview.candidates["teacher"].nunique() - len(teachers)
     if hidden:
-        axes.text(POOL + NAMES, BOTTOM - 1.2, f"and {hidden} more teachers", size=8, va="center", color=SOFT)
+        _text(axes, POOL + NAMES, BOTTOM - 1.2, f"and {hidden} more teachers", size=8, color=SOFT)
     _arrow(axes, POOL + NAMES + 3 * (CARD + GAP) + 0.3, SCORES - 0.6, (TOP + BOTTOM) / 2)
     _arrow(axes, SCORES + 3 * (CARD + GAP) - 0.4, RANKING - 0.3, (TOP + BOTTOM) / 2)
 
@@ -218,23 +209,15 @@ def _ranking(axes: Axes, overview: Overview) -> None:
         )
         if place <= named:
             index = f"$a_{{{place + 1}}}$"
-            axes.text(
-                left - 0.5,
-                y - pitch / 2,
-                index,
-                size=9,
-                ha="right",
-                va="center",
-                color=INK if chosen else SOFT,
-            )
+            _text(axes, left - 0.5, y - pitch / 2, index, size=9, ha="right", color=INK if chosen else SOFT)
         if place < named:
             name = plain_label(shorten_name(str(candidate["candidate_id"])))
-            axes.text(left + 0.6, y - pitch / 2, name, size=8, va="center", color="white", weight="bold")
+            _text(axes, left + 0.6, y - pitch / 2, name, size=8, color="white", weight="bold")
         y -= pitch
     at = left + max(0.0, overview.threshold) * unit
     axes.plot([at, at], [y, TOP], color=INK, linestyle="--", linewidth=0.9)
     if len(ranked) > len(bars):
-        axes.text(left, BOTTOM - 1.2, f"and {len(ranked) - len(bars)} more", size=8, va="center", color=SOFT)
+        _text(axes, left, BOTTOM - 1.2, f"and {len(ranked) - len(bars)} more", size=8, color=SOFT)
     _arrow(axes, right + 0.6, WEIGHTS - 0.4, TOP - named * high / 2)
 
 
@@ -248,25 +231,17 @@ def _weights(axes: Axes, overview: Overview) -> None:
         weight = float(candidate["weight"])
         _box(axes, WEIGHTS, y, width, pitch - 0.9, facecolor="white", edgecolor=LARK_COLOUR, linewidth=1.2)
         name = f"$a_{{{place + 1}}}$  {plain_label(shorten_name(str(candidate['candidate_id'])))}"
-        axes.text(WEIGHTS + 1, y + pitch - 2.6, name, size=7.5, va="center", color=INK)
+        _text(axes, WEIGHTS + 1, y + pitch - 2.6, name, size=7.5)
         track = width - 2
         axes.barh(y + 1.5, track, height=1.0, left=WEIGHTS + 1, color=PALE)
         axes.barh(y + 1.5, track * weight, height=1.0, left=WEIGHTS + 1, color=LARK_COLOUR)
-        axes.text(
-            WEIGHTS + 1,
-            y + 3.3,
-            f"$q_{{{place + 1}}}$ = {weight:.3f}",
-            size=9,
-            va="center",
-            weight="bold",
-            color=INK,
-        )
+        _text(axes, WEIGHTS + 1, y + 3.3, f"$q_{{{place + 1}}}$ = {weight:.3f}", size=9, weight="bold")
     below = TOP - len(chosen) * pitch - 2.0
     more = len(overview.selected) - len(chosen)
     if more:
-        axes.text(WEIGHTS, below + 1.2, f"and {more} more", size=8, va="center", color=SOFT)
+        _text(axes, WEIGHTS, below + 1.2, f"and {more} more", size=8, color=SOFT)
     loss = r"$L(\theta) = \sum_k \, q_k \, \ell(\theta, a_k)$"
-    axes.text(WEIGHTS + width / 2, below - 1.6, loss, size=10, ha="center", va="center", color=INK)
+    _text(axes, WEIGHTS + width / 2, below - 1.6, loss, size=10, ha="center")
     _arrow(axes, WEIGHTS + width + 0.6, RESULT - 0.4, TOP - pitch / 2)
 
 
@@ -275,22 +250,11 @@ def _result(figure: Figure, axes: Axes, overview: Overview) -> None:
     _curve(figure, axes, overview.losses)
     top = 19.5
     if not overview.accuracies:
-        axes.text(RESULT, top, "not evaluated yet", size=8.5, color=SOFT)
+        _text(axes, RESULT, top, "not evaluated yet", size=8.5, color=SOFT, va="baseline")
         return
-    axes.text(RESULT, top + 1.6, "accuracy (%)", size=8.5, color=INK, va="center")
-    axes.text(
-        WIDTH - POOL,
-        top + 1.6,
-        "trained",
-        size=8.5,
-        color=LARK_COLOUR,
-        ha="right",
-        va="center",
-        weight="bold",
-    )
-    axes.text(
-        WIDTH - POOL - 6, top + 1.6, "base", size=8.5, color=SOFT, ha="right", va="center", weight="bold"
-    )
+    _text(axes, RESULT, top + 1.6, "accuracy (%)", size=8.5)
+    _text(axes, WIDTH - POOL, top + 1.6, "trained", size=8.5, color=LARK_COLOUR, ha="right", weight="bold")
+    _text(axes, WIDTH - POOL - 6, top + 1.6, "base", size=8.5, color=SOFT, ha="right", weight="bold")
     pitch = min(4.0, (top - BOTTOM) / len(overview.accuracies))
     width = WIDTH - POOL - RESULT
     for place, (name, before, after) in enumerate(overview.accuracies):
@@ -298,23 +262,16 @@ def _result(figure: Figure, axes: Axes, overview: Overview) -> None:
         axes.barh(y, width, height=0.7, left=RESULT, color=PALE)
         axes.barh(y + 0.18, width * before / 100, height=0.36, left=RESULT, color=GREY)
         axes.barh(y - 0.18, width * after / 100, height=0.36, left=RESULT, color=LARK_COLOUR)
-        axes.text(RESULT, y + 1.6, plain_label(shorten_name(name)), size=8, va="center", color=INK)
-        axes.text(
-            WIDTH - POOL,
-            y + 1.6,
-            f"{after:.1f}",
-            size=8,
-            ha="right",
-            va="center",
-            color=LARK_COLOUR,
-            weight="bold",
+        _text(axes, RESULT, y + 1.6, plain_label(shorten_name(name)), size=8)
+        _text(
+            axes, WIDTH - POOL, y + 1.6, f"{after:.1f}", size=8, ha="right", color=LARK_COLOUR, weight="bold"
         )
-        axes.text(WIDTH - POOL - 6, y + 1.6, f"{before:.1f}", size=8, ha="right", va="center", color=SOFT)
+        _text(axes, WIDTH - POOL - 6, y + 1.6, f"{before:.1f}", size=8, ha="right", color=SOFT)
 
 
 def _curve(figure: Figure, axes: Axes, losses: Sequence[float]) -> None:
     if not losses:
-        axes.text(RESULT, 30, "not trained yet", size=8.5, color=SOFT)
+        _text(axes, RESULT, 30, "not trained yet", size=8.5, color=SOFT, va="baseline")
         return
     inset = figure.add_axes(
         ((RESULT + 3.2) / WIDTH, 26.0 / HEIGHT, (WIDTH - POOL - RESULT - 3.2) / WIDTH, 10.5 / HEIGHT)

@@ -99,9 +99,14 @@ class Comparison:
         """Entrants from the best mean to the worst; those with equal means in their order."""
         return sorted(range(len(self.names)), key=lambda m: (-self.means[m], m))
 
+    @property
+    def ranked(self) -> list[str]:
+        """The names of the entrants in this order."""
+        return [self.names[m] for m in self.order]
+
     def rank(self, name: str) -> int:
         """An entrant's place in `order`, from 0."""
-        return self.order.index(self.names.index(name))
+        return self.ranked.index(name)
 
 
 def compare(
@@ -114,7 +119,8 @@ def compare(
     """Compare entrants by their results [S, P]. `level`: of each pair's interval; `joint_level`: of all
     pairs together.
     """
-    names, tables = tuple(results), [np.asarray(table, dtype=np.float64) for table in results.values()]
+    names = tuple(results)
+    tables = [np.asarray(table, dtype=np.float64) for table in results.values()]
     counts = np.array([len(table) for table in tables])
     by_problem = np.stack([table.mean(axis=0) for table in tables], axis=1)
     problems = len(by_problem)

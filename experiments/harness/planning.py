@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from experiments.harness.sweep import Sweep, Trial, published_value
+from experiments.harness.sweep import Sweep, Trial, published_values
 from lark.evaluation.grade import METRICS
 from lark.pipeline.registry import OPERATIONS
 from lark.planner.estimates import Estimate, estimate
@@ -14,8 +14,6 @@ from lark.store.store import Artifact
 from lark.training.checkpoints import CHECKPOINT
 from lark.work.operation import Step
 
-PAPER_HOURS = published_value("cost", "total_hours")
-"""A100-hours of all the paper's training (App. C.3)."""
 ORDER = tuple(dict.fromkeys(operation.stage for operation in OPERATIONS))
 """Order of the stages in the table of steps."""
 
@@ -27,7 +25,7 @@ class PlannedStep:
     step: Step
     trial: Trial
     """The first trial that needs it."""
-    pending: tuple[Artifact, ...]
+    pending: Sequence[Artifact]
     """Its artifacts that are not finished."""
 
 
@@ -37,8 +35,7 @@ def planned(sweep: Sweep) -> list[PlannedStep]:
     for trial in sweep.trials:
         for step in trial.steps:
             if step.key not in seen:
-                pending = tuple(a for a in step.artifacts if sweep.store.state(a) != "finished")
-                seen[step.key] = PlannedStep(step, trial, pending)
+                seen[step.key] = PlannedStep(step, trial, sweep.pending(step))
     return list(seen.values())
 
 
@@ -47,14 +44,13 @@ def describe(sweep: Sweep) -> str:
     steps = planned(sweep)
     trainings = sum(planned.step.makes(CHECKPOINT) for planned in steps)
     bases = sum(planned.step.makes(METRICS) and planned.step.model == "base" for planned in steps)
+    counts = [counted(len(sweep.trials), "trial"), counted(trainings, "training")]
+    counts.append(counted(bases, "base evaluation"))
     trials = []
     for number, trial in enumerate(sweep.trials):
         trials.append([str(number), " ".join(trial.overrides), _state(sweep, trial)])
     parts = [
-        (
-            f"{sweep.title} at scale {sweep.scale}: {counted(len(sweep.trials), 'trial')}, "
-            f"{counted(trainings, 'training')}, {counted(bases, 'base evaluation')}"
-        ),
+        f"{sweep.title} at scale {sweep.scale}: {', '.join(counts)}",
         text_table(["trial", "settings", "to do"], trials, right=3),
         _steps_table(steps),
     ]
@@ -97,10 +93,11 @@ def device_hours(planned: PlannedStep) -> float | None:
     return estimated.device_hours * len(planned.pending or artifacts) / len(artifacts)
 
 
+# A table asks for every step of a trial several times, and an estimate covers all of them.
 @cache
 def _estimates(trial: Trial) -> dict[tuple[str, ...], Estimate]:
     """Estimates by the key of their step."""
-    return {e.step.key: e for e in estimate(trial.config, trial.plan)}
+    return {estimated.step.key: estimated for estimated in estimate(trial.config, trial.plan)}
 
 
 def _total(sweep: Sweep, steps: Sequence[PlannedStep]) -> str:
@@ -125,18 +122,19 @@ def _total(sweep: Sweep, steps: Sequence[PlannedStep]) -> str:
 
 
 def _beside_the_paper(trainings: Sequence[PlannedStep]) -> list[str]:
-    low = published_value("cost", "train_hours_low")
-    high = published_value("cost", "train_hours_high")
+    paper = published_values("cost")
     trajectories = 0
     for planned in trainings:
         config = planned.trial.config
         trajectories += (config.pool.questions or 5000) * config.budget.per_question
     runs = trajectories / 5000
+    low = paper["train_hours_low"]
+    high = paper["train_hours_high"]
     hours = _hours(trainings)
     return [
         (
-            f"Training alone: {hours:,.0f} device-hours, {hours / PAPER_HOURS:.0%} of about"
-            f" {PAPER_HOURS:,.0f} A100-hours for all of the paper's training (App. C.3)."
+            f"Training alone: {hours:,.0f} device-hours, {hours / paper['total_hours']:.0%} of about"
+            f" {paper['total_hours']:,.0f} A100-hours for all of the paper's training (App. C.3)."
         ),
         (
             f"At the paper's {low:g} to {high:g} hours on 8 A100s for 5,000 trajectories, these trainings"
@@ -147,8 +145,5 @@ def _beside_the_paper(trainings: Sequence[PlannedStep]) -> list[str]:
 
 def _state(sweep: Sweep, trial: Trial) -> str:
     """The operations of a trial that are not finished."""
-    names: dict[str, None] = {}
-    for step in trial.steps:
-        if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts):
-            names[step.operation.name] = None
-    return ", ".join(names) or "nothing: all is reused"
+    names = [step.operation.name for step in trial.steps if sweep.pending(step)]
+    return ", ".join(dict.fromkeys(names)) or "nothing: all is reused"

@@ -2,13 +2,13 @@
 (App. D.3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
 from experiments.harness.candidates import candidates
-from experiments.harness.report import Table
-from experiments.harness.sweep import Sweep, published_value
+from experiments.harness.report import Table, number
+from experiments.harness.sweep import Sweep, published_values
 from lark.output.tables import MISSING, Cell
 
 OURS, AUTHORS = "our prompt", "the pool's messages"
@@ -23,8 +23,13 @@ PRINTED = {
     "phi4-reason-plus.1": 25,
 }
 """The rank of each candidate whose ĝ the paper prints, as g_<rank> in experiments/paper/figures.csv."""
-RANGES = {"phi4-reason-plus": ("spread",), "nemotron-super-v15": ("low", "high")}
-"""What the paper prints about all rollouts of a teacher."""
+Measure = Callable[[pd.Series], float]
+RANGES: dict[str, tuple[str, str, Measure]] = {
+    "phi4-reason-plus, largest / least": ("spread", "{:.2f}×", lambda g_hat: g_hat.max() / g_hat.min()),
+    "nemotron-super-v15, least": ("low", "{:.4f}", pd.Series.min),
+    "nemotron-super-v15, largest": ("high", "{:.4f}", pd.Series.max),
+}
+"""What the paper prints about all rollouts of a teacher: its quantity, its format, and how to measure it."""
 Scores = Mapping[str, pd.DataFrame]
 
 
@@ -32,26 +37,25 @@ def scores_by_prompt(sweep: Sweep) -> Scores:
     """By prompt, the candidates of the question with teacher, g_hat and rank; only those that have been
     scored.
     """
-    found = {}
+    scores = {}
     for trial in sweep.trials:
         table = candidates(sweep, trial)
         if table is not None:
             prompt = AUTHORS if trial.config.student.instruction is None else OURS
             ranks = table["g_hat"].rank(ascending=False, method="first").astype(int)
-            found[prompt] = table.assign(place=ranks).set_index("candidate_id")
-    return found
+            scores[prompt] = table.assign(place=ranks).set_index("candidate_id")
+    return scores
 
 
 def prompts_table(scores: Scores, chosen: Sequence[str]) -> Table:
     """ĝ and rank by prompt: of the candidates that the paper names if the pool has them, else of the
     `chosen` ones.
     """
-    shown = [name for name in PRINTED if any(name in table.index for table in scores.values())]
-    rows = [_candidate_row(name, scores) for name in shown or chosen]
-    if shown:
-        for teacher, quantities in RANGES.items():
-            rows += [_range_row(teacher, quantity, scores) for quantity in quantities]
-    header = ["candidate", "the paper's ĝ (rank)", *(f"ĝ (rank), {prompt}" for prompt in (OURS, AUTHORS))]
+    named = [name for name in PRINTED if any(name in table.index for table in scores.values())]
+    rows = [_candidate_row(name, scores) for name in named or chosen]
+    if named:
+        rows += [_range_row(label, *values, scores) for label, values in RANGES.items()]
+    header = ["candidate", "the paper's ĝ (rank)", f"ĝ (rank), {OURS}", f"ĝ (rank), {AUTHORS}"]
     caption = (
         "Scores under two prompts. Ours has the instruction once, at the end of the user turn; the authors'"
         " code sends the pool's messages as they are, with the system message (`student.instruction=null`)."
@@ -60,38 +64,28 @@ def prompts_table(scores: Scores, chosen: Sequence[str]) -> Table:
 
 
 def _candidate_row(name: str, scores: Scores) -> list[Cell]:
-    printed = Cell(f"{_printed(name):.5f} ({PRINTED[name]})") if name in PRINTED else MISSING
-    ours = []
+    row = [Cell(name), MISSING]
+    if name in PRINTED:
+        row[1] = Cell(f"{_printed(name):.5f} ({PRINTED[name]})")
     for prompt in (OURS, AUTHORS):
         table = scores.get(prompt)
         if table is None or name not in table.index:
-            ours.append(MISSING)
+            row.append(MISSING)
         else:
-            ours.append(Cell(f"{_score(table, name):.5f} ({table.loc[name, 'place']!s})"))
-    return [Cell(name), printed, *ours]
+            row.append(Cell(f"{_score(table, name):.5f} ({table.loc[name, 'place']!s})"))
+    return row
 
 
-def _range_row(teacher: str, quantity: str, scores: Scores) -> list[Cell]:
-    form, label = {
-        "spread": ("{:.2f}×", "largest / least"),
-        "low": ("{:.4f}", "least"),
-        "high": ("{:.4f}", "largest"),
-    }[quantity]
-    ours = []
+def _range_row(label: str, quantity: str, form: str, measure: Measure, scores: Scores) -> list[Cell]:
+    teacher = label.partition(",")[0]
+    row = [Cell(label), number(published_values("case_study")[f"{quantity}_{teacher}"], form)]
     for prompt in (OURS, AUTHORS):
-        table = scores.get(prompt)
-        values = pd.Series(dtype=float) if table is None else table.loc[table["teacher"] == teacher, "g_hat"]
-        ours.append(MISSING if values.empty else Cell(form.format(_measured(values, quantity))))
-    return [
-        Cell(f"{teacher}, {label}"),
-        Cell(form.format(published_value("case_study", f"{quantity}_{teacher}"))),
-        *ours,
-    ]
-
-
-def _measured(values: pd.Series, quantity: str) -> float:
-    least, largest = float(values.min()), float(values.max())
-    return {"spread": largest / least, "low": least, "high": largest}[quantity]
+        cell = MISSING
+        if prompt in scores:
+            table = scores[prompt]
+            cell = number(measure(table.loc[table["teacher"] == teacher, "g_hat"]), form)
+        row.append(cell)
+    return row
 
 
 def _score(table: pd.DataFrame, candidate: str) -> float:
@@ -99,7 +93,7 @@ def _score(table: pd.DataFrame, candidate: str) -> float:
 
 
 def _printed(candidate: str) -> float:
-    return published_value("case_study", f"g_{PRINTED[candidate]}")
+    return float(published_values("case_study")[f"g_{PRINTED[candidate]}"])
 
 
 def difference_summary(scores: Scores) -> str:

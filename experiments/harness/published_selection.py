@@ -6,7 +6,7 @@ Rows have the pool's `messages` and no ids, so a published trajectory is found i
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,13 @@ def published_candidates(file: Path, pool: Iterable[Mapping[str, Any]]) -> dict[
     for row in pool:
         question_ids[hash64(row["question"].strip())] = row["question_id"]
         candidates[row["question_id"], _response(row)].add(row["candidate_id"])
-    found: dict[str, set[str]] = {}
+    published: dict[str, set[str]] = {}
     for trajectory in read(Pool(name="published", format="rows", path=str(file))):
         question_id = question_ids.get(hash64(trajectory.question.strip()))
         if question_id is not None:
-            found[question_id] = candidates.get((question_id, _response(vars(trajectory))), set())
-    _require_shared(file, found)
-    return found
+            published[question_id] = candidates.get((question_id, _response(vars(trajectory))), set())
+    _require_shared(file, published)
+    return published
 
 
 def _response(row: Mapping[str, Any]) -> int:
@@ -90,23 +90,21 @@ def comparison(published: Mapping[str, set[str]], scored: pd.DataFrame) -> pd.Da
         ours = ranked.iloc[0]
         theirs = ranked[ranked["candidate_id"].isin(published[str(question)])]
         row = {"question_id": question, "ours": ours["candidate_id"], "our_score": ours["score"]}
+        rows.append(row)
         if theirs.empty:
-            rows.append({**row, "outcome": "not in the pool"})
+            row["outcome"] = "not in the pool"
             continue
         best = theirs.iloc[0]
-        same_teacher = best["teacher"] == ours["teacher"]
-        outcome = "the same teacher, another rollout" if same_teacher else "another teacher"
-        if theirs.index[0] == 0:
-            outcome = "the same trajectory"
-        row |= {
-            "theirs": best["candidate_id"],
-            "their_score": best["score"],
-            "rank": int(theirs.index[0]) + 1,
-        }
-        rows.append({**row, "outcome": outcome})
-    return pd.DataFrame(
-        rows, columns=["question_id", "ours", "our_score", "theirs", "their_score", "rank", "outcome"]
-    )
+        place = int(theirs.index[0])
+        row |= {"theirs": best["candidate_id"], "their_score": best["score"], "rank": place + 1}
+        if place == 0:
+            row["outcome"] = "the same trajectory"
+        elif best["teacher"] == ours["teacher"]:
+            row["outcome"] = "the same teacher, another rollout"
+        else:
+            row["outcome"] = "another teacher"
+    columns = ["question_id", "ours", "our_score", "theirs", "their_score", "rank", "outcome"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _require_file(path: Path, setting: str) -> None:
@@ -122,8 +120,8 @@ def _require_papers_layout(config: Config) -> None:
         )
 
 
-def _require_published(folder: Path, files: Iterable[Path]) -> None:
-    if not list(files):
+def _require_published(folder: Path, files: Sequence[Path]) -> None:
+    if not files:
         raise LarkError(
             f"{folder}: there are no JSON files. The published selections are part of the dataset"
             " Umean/RSR_data: on a machine with a network, run `hf download Umean/RSR_data --repo-type"
@@ -142,8 +140,8 @@ def _require_one(
         )
 
 
-def _require_shared(file: Path, found: Mapping[str, set[str]]) -> None:
-    if not found:
+def _require_shared(file: Path, published: Mapping[str, set[str]]) -> None:
+    if not published:
         raise LarkError(
             f"{file}: no question of this selection is in the pool. Check that both are of the same dataset."
         )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ from experiments.harness.sweep import Sweep, Trial, available, dashed
 from lark.errors import LarkError
 from lark.names import is_demo
 from lark.output import style as figures
-from lark.output.tables import Cell, csv_text, latex_table, markdown_table
+from lark.output.tables import MISSING, Cell, csv_text, latex_table, markdown_table
 from lark.pool.formats import source_files
 from lark.printing import counted
 from lark.store.store import write_text
@@ -29,6 +30,22 @@ log = logging.getLogger(__name__)
 SUFFIXES = (".md", ".csv", ".tex", ".png", ".pdf")
 PAGES = "explorer"
 """Folder of the explorer's pages (experiments/harness/pages.py)."""
+
+
+Column = tuple[str, str, str]
+"""A column of a table: its heading, the column of the data that it shows, and the format of its values."""
+
+
+def number(value: Any, form: str) -> Cell:
+    """A value in its format, or a dash if it is missing. Differences (`{:+.2f}`) have a true minus sign, and
+    a value that is a cell already stays as it is.
+    """
+    if isinstance(value, Cell):
+        return value
+    if pd.isna(value):
+        return MISSING
+    text = form.format(value)
+    return Cell(text.replace("-", "−") if "+" in form else text)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,14 @@ class Table:
     """LaTeX column types, for long text."""
     ours: bool = True
     """Whether its numbers are ours; otherwise they are the paper's."""
+
+    @classmethod
+    def of(cls, data: pd.DataFrame, columns: Sequence[Column], caption: str = "", labels: int = 1) -> "Table":
+        """The rows of `data` as a table."""
+        rows = []
+        for record in data.to_dict("records"):
+            rows.append([number(record[name], form) for _, name, form in columns])
+        return cls([heading for heading, _, _ in columns], rows, caption, labels)
 
     def markdown(self) -> str:
         caption = f"{self.caption}\n\n" if self.caption else ""
@@ -64,7 +89,7 @@ class Report:
     figure: Figure | None = None
     notes: Sequence[str] = field(default_factory=list)
     """What the reader must know to interpret it correctly."""
-    found: bool = True
+    measured: bool = True
     """Whether any results of ours exist yet."""
     scope: str = ""
     """What the numbers are about, in place of the note on the sweep's scale."""
@@ -84,9 +109,8 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
         base.with_suffix(".csv"): report.data.map(csv_text).to_csv(index=False, lineterminator="\n"),
         base.with_suffix(".md"): _markdown(sweep, report),
     }
-    figure = report.figure if report.found else None
     images: list[Path] = []
-    if figure:
+    if report.figure and report.measured:
         images = [base.with_suffix(".png"), base.with_suffix(".pdf")]
     elif report.tables:
         texts[base.with_suffix(".tex")] = _latex(sweep, report)
@@ -95,8 +119,8 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
         if path not in (*texts, *images):
             path.unlink(missing_ok=True)
     if not _is_written(texts, images):
-        if figure:
-            figures.save(figure, base)
+        if report.figure and images:
+            figures.save(report.figure, base)
         for path, text in texts.items():
             write_text(path, text)
         _track(sweep, report, folder, images[:1])
@@ -115,9 +139,9 @@ def _is_written(texts: Mapping[Path, str], images: Sequence[Path]) -> bool:
 
 def _latex(sweep: Sweep, report: Report) -> str:
     tables = []
-    for number, table in enumerate(report.tables):
+    for place, table in enumerate(report.tables):
         caption = _latex_caption(sweep, report, table)
-        label = f"{sweep.title}-{number}"
+        label = f"{sweep.title}-{place}"
         tables.append(latex_table(table.header, table.rows, caption, label, table.labels, table.columns))
     return "\n".join(tables)
 
@@ -126,11 +150,12 @@ def unfinished(sweep: Sweep) -> list[tuple[Trial, str]]:
     """The trials with unfinished artifacts, and the reason, if it is recorded."""
     trials = []
     for trial in sweep.trials:
-        artifacts = [artifact for step in trial.steps for artifact in step.artifacts]
-        missing = [artifact for artifact in artifacts if sweep.store.state(artifact) != "finished"]
-        errors = [error for error in (sweep.store.manifest(a).error for a in missing) if error]
+        missing = []
+        for step in trial.steps:
+            missing += sweep.pending(step)
         if missing:
-            trials.append((trial, str(errors[0]) if errors else _without_pool(trial)))
+            errors = filter(None, [sweep.store.manifest(artifact).error for artifact in missing])
+            trials.append((trial, next(errors, None) or _without_pool(trial)))
     return trials
 
 
@@ -179,7 +204,7 @@ def _link_to_pages(folder: Path) -> list[str]:
 
 def _markdown(sweep: Sweep, report: Report) -> str:
     parts = [f"# {report.title}"]
-    if report.figure and report.found:
+    if report.figure and report.measured:
         parts.append(f"![{report.title}]({sweep.title}.png)")
     note = report.scope or _scale_note(sweep)
     if sweep.scale != "paper":
@@ -208,7 +233,7 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
 
 
 def _not_run(sweep: Sweep, report: Report) -> str:
-    if report.found:
+    if report.measured:
         return ""
     scale = "" if is_demo(sweep.scale) else f" SCALE={sweep.scale}"
     return f"Not run yet: make {sweep.title}{scale}."

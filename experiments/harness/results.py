@@ -23,11 +23,12 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
     not evaluated yet.
     """
     model = "trained" if trained else "base"
-    step = next(step for step in trial.plan if step.makes(METRICS) and step.model == model)
-    if any(sweep.store.state(artifact) != "finished" for artifact in step.artifacts):
+    step = next((step for step in trial.plan if step.makes(METRICS) and step.model == model), None)
+    if step is None or sweep.pending(step):
         return None
     grader = trial.config.benchmark.grader
     tasks = [_shares(sweep.store.path(artifact), grader, single) for artifact in step.artifacts]
+    # Benchmarks count equally, as in Avg, whatever their number of problems.
     problems = sum(map(len, tasks))
     weighted = [task * (problems / len(task) / len(tasks)) for task in tasks]
     return np.concatenate(weighted)
@@ -66,15 +67,16 @@ def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
     """The losses of the trajectories in `file`, by question. `measured`: the trajectories that were held
     out.
     """
-    joined: dict[str, str] = {}
-    """Question of each trajectory by its joined ids: files of older versions have nothing else."""
+    # By joined ids, because files of older versions have nothing else.
+    questions: dict[str, str] = {}
     for row in jsonl_rows(measured):
-        question_id, candidate_id = str(row.values["question_id"]), str(row.values["candidate_id"])
-        joined[shown((question_id, candidate_id))] = question_id
+        question_id = str(row.values["question_id"])
+        candidate_id = str(row.values["candidate_id"])
+        questions[shown((question_id, candidate_id))] = question_id
     losses: dict[str, list[float]] = defaultdict(list)
     for line in file.read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
-        question = values["question_id"] if "question_id" in values else joined[values["trajectory"]]
+        question = values.get("question_id") or questions[values["trajectory"]]
         losses[question].append(float(values["loss"]))
     return losses
 

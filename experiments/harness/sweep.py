@@ -4,7 +4,8 @@ Trials are found by composing them as Hydra does; their artifacts come from the 
 of folders.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ from experiments.harness import checks
 from lark import config as conf
 from lark.config import Config
 from lark.config.cli import as_hydra_reads
-from lark.config.hydra_errors import is_of_hydra, sentence
 from lark.config.method import REVERSED
-from lark.errors import LarkError
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
 from lark.names import override_key
@@ -43,6 +42,8 @@ ORDER = tuple(NAMES.split())
 """Order of the experiments in the paper, in `make reports` and in the index."""
 BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
 """Experiments that are not in the paper. `make reports` leaves them out."""
+WITHOUT_EFFECT = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
+"""Settings that cannot change a result, so a report does not call them changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +95,10 @@ class Sweep:
         """Whether our numbers can be compared with the paper's, so that their difference is meaningful."""
         return self.scale == "paper" and all(_is_elsewhere(override) for override in self.overrides)
 
+    def pending(self, step: Step) -> list[Artifact]:
+        """The artifacts of a step that are not finished."""
+        return [artifact for artifact in step.artifacts if self.store.state(artifact) != "finished"]
+
     def folder(self, trial: Trial, kind: Kind) -> Path | None:
         """The folder of a trial's artifact of a kind, if it is finished. Its file is verified: reports read
         it.
@@ -112,13 +117,13 @@ class Sweep:
         not evaluated yet.
         """
         model = "trained" if trained else "base"
-        step = next((step for step in trial.plan if step.makes(METRICS) and step.model == model), None)
         metrics: dict[str, BenchmarkMetrics] = {}
-        if step is None:
-            return metrics
-        for task, artifact in zip(step.labels, step.artifacts, strict=True):
-            if self.store.state(artifact) == "finished":
-                metrics[task] = metrics_of(self.store, artifact, trial.config.benchmark.grader)
+        for step in trial.plan:
+            if not step.makes(METRICS) or step.model != model:
+                continue
+            for task, artifact in zip(step.labels, step.artifacts, strict=True):
+                if self.store.state(artifact) == "finished":
+                    metrics[task] = metrics_of(self.store, artifact, trial.config.benchmark.grader)
         return metrics
 
 
@@ -156,39 +161,54 @@ def compose_sweep(name: str, arguments: Sequence[str] = (), starts: bool = False
     for argument in arguments:
         checks.is_a_setting(argument)
         checks.names_no_experiment(argument, override_key(argument), dashed(name))
-    typed = {override_key(as_hydra_reads([argument])[0]) for argument in arguments}
     settings = as_hydra_reads([f"experiment={name}", *arguments])
-    try:
-        whole, batch, configs = _composed(name, settings)
-    except Exception as error:
-        if is_of_hydra(error):
-            raise LarkError(sentence(error)) from error
-        raise
-    checksums = Checksums(configs[0].outputs_path)
+    whole, batch, configs = _composed(name, settings)
+    outputs = configs[0].outputs_path
+    checksums = Checksums(outputs)  # shared: most trials read the same files
     make = fetched_plan if starts else make_plan
     trials = []
     for overrides, config in zip(batch, configs, strict=True):
         varied = tuple(override for override in overrides if override not in settings)
         trials.append(Trial(varied, config, tuple(make(config, checksums, elsewhere=True))))
-    # Settings that cannot change a result do not count as changes.
-    same = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
-    benchmark = OmegaConf.select(whole, f"experiment.scales.{whole.scale}.benchmark", default=whole.scale)
-    changed = [setting for setting in settings if override_key(setting) in typed]
-    changed = [setting for setting in changed if setting != f"benchmark={benchmark}"]  # the scale's own
     return Sweep(
         name=name,
         scale=whole.scale,
-        overrides=tuple(s for s in changed if override_key(s).split(".")[0] not in same),
+        overrides=_changes(whole, settings, arguments),
         trials=tuple(trials),
-        store=Store(configs[0].outputs_path),
+        store=Store(outputs),
         arguments=tuple(settings[1:]),
         launcher=_launcher(whole),
     )
 
 
+def _changes(whole: DictConfig, settings: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    """The settings that the user typed, without those that cannot change a result and the scale's own
+    benchmark.
+    """
+    typed = {override_key(as_hydra_reads([argument])[0]) for argument in arguments}
+    benchmark = OmegaConf.select(whole, f"experiment.scales.{whole.scale}.benchmark", default=whole.scale)
+    changes = []
+    for setting in settings:
+        key = override_key(setting)
+        is_changed = key in typed and setting != f"benchmark={benchmark}"
+        if is_changed and key.split(".")[0] not in WITHOUT_EFFECT:
+            changes.append(setting)
+    return tuple(changes)
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    """Report errors of Hydra and its libraries as one sentence."""
+    try:
+        yield
+    except Exception as error:
+        checks.is_not_of_hydra(error)
+        raise
+
+
 def _composed(name: str, settings: Sequence[str]) -> tuple[DictConfig, list[list[str]], list[Config]]:
     """The sweep's own configuration, and the overrides and the configuration of each of its trials."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with _errors_as_sentences(), initialize_config_dir(str(CONF), version_base="1.3"):
         parser = OverridesParser.create()
         swept = [setting for setting in settings if parser.parse_override(setting).is_sweep_override()]
         checks.has_one_scale(swept)
@@ -196,7 +216,7 @@ def _composed(name: str, settings: Sequence[str]) -> tuple[DictConfig, list[list
         whole = compose("config", overrides=single, return_hydra_config=True)
         checks.has_scale(whole.scale, list(whole.experiment.scales), dashed(name))
         params = [f"{key}={value}" for key, value in whole.hydra.sweeper.params.items()]
-        # As Hydra's own sweeper does: what the user typed replaces the sweep's values of the same key.
+        # As in Hydra's own sweeper, what the user typed replaces the sweep's values of the same key.
         parsed = parser.parse_overrides([*params, *settings])
         (batch,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
         checks.has_trials(batch, swept)
@@ -216,10 +236,11 @@ def published(name: str) -> pd.DataFrame:
     return pd.read_csv(PAPER / f"{name}.csv", comment="#")
 
 
-def published_value(experiment: str, quantity: str) -> float:
-    """A number from the paper's text or captions, in experiments/paper/figures.csv."""
-    table = published("figures").set_index(["experiment", "quantity"])["value"]
-    return float(table[experiment, quantity])
+def published_values(experiment: str) -> pd.Series:
+    """The numbers of an experiment in the paper's text and captions, by quantity
+    (experiments/paper/figures.csv).
+    """
+    return published("figures").set_index(["experiment", "quantity"])["value"].loc[experiment]
 
 
 def method_label(name: str) -> str:
@@ -228,14 +249,3 @@ def method_label(name: str) -> str:
     """
     label = str(OmegaConf.load(CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml").label)
     return f"{label} (reversed)" if name.endswith(REVERSED) else label
-
-
-def values(trial: Trial) -> dict[str, Any]:
-    """The settings that identify a trial in its sweep, for the first columns of a CSV file."""
-    config = trial.config
-    return {
-        "student": config.student.name,
-        "method": config.method.key,
-        "weighting": config.weighting_name,
-        "budget": config.budget.per_question,
-    }

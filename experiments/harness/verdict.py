@@ -31,14 +31,18 @@ class Units:
     unit: str
 
     @classmethod
-    def of(cls, criterion: str) -> "Units":
-        if criterion == "loss":
+    def of(cls, game: Game) -> "Units":
+        if game.contest.config.compare.criterion == "loss":
             return cls(-1.0, 3, "nats per token")
         return cls(100.0, 1, "points")
 
+    @property
+    def is_loss(self) -> bool:
+        return self.factor < 0
+
     def value(self, number: float) -> str:
-        shown = f"{number * self.factor:.{self.digits}f}"
-        return shown if self.factor < 0 else f"{shown}%"
+        text = f"{number * self.factor:.{self.digits}f}"
+        return text if self.is_loss else f"{text}%"
 
     def difference(self, number: float) -> str:
         rounded = round(number * self.factor, self.digits) + 0.0  # no negative zero
@@ -77,14 +81,14 @@ def sentence(game: Game) -> str:
     parts = [_outcome(game, last), _behind(last)]
     if not game.finished:
         parts.append("It is not complete: run the same command again.")
-    untrained = [name for name, trials in game.trials.items() if any(map(game.is_untrained, trials))]
+    untrained = sorted(name for name, trials in game.trials.items() if any(map(game.is_untrained, trials)))
     if untrained:
         parts.append(
-            f"Training had no effect on {', '.join(sorted(untrained))}: with warm-up, a single step has a"
+            f"Training had no effect on {', '.join(untrained)}: with warm-up, a single step has a"
             " learning rate of 0. Use more questions, or set training.warmup=0, a smaller"
             " training.global_batch or more training.epochs."
         )
-    runs = counted(sum(map(len, game.trials.values())), "training run")
+    runs = counted(len(game.runs), "training run")
     parts.append(f"{runs} and their evaluation took {duration(game.seconds)} (the sum over runs).")
     parts.append(game.stopped)
     return " ".join(part for part in parts if part)
@@ -92,7 +96,7 @@ def sentence(game: Game) -> str:
 
 def _outcome(game: Game, last: Heat) -> str:
     criterion = criterion_words(game)
-    units = Units.of(game.contest.config.compare.criterion)
+    units = Units.of(game)
     comparison = last.comparison
     if is_level(comparison):
         lead = _level(comparison, units, criterion)
@@ -109,7 +113,7 @@ def _outcome(game: Game, last: Heat) -> str:
         return lead
     if last.tied:
         return _tie(last, units, criterion)
-    runner_up = next(comparison.names[k] for k in comparison.order if comparison.names[k] != last.leader)
+    runner_up = next(name for name in comparison.ranked if name != last.leader)
     margin = _margin(comparison, units, last.leader, runner_up)
     return (
         f"{_entrant(comparison, units, last.leader)} is the best by {criterion}: its lead over every other"
@@ -121,10 +125,13 @@ def _tie(last: Heat, units: Units, criterion: str) -> str:
     """The outcome if some entrants are not significantly behind the leader."""
     comparison = last.comparison
     means = dict(zip(comparison.names, comparison.means, strict=True))
-    equal = [name for name in last.tied if means[name] == means[last.leader]]
-    margins = [
-        f"{name} ({_margin(comparison, units, last.leader, name)})" for name in last.tied if name not in equal
-    ]
+    equal = []
+    margins = []
+    for name in last.tied:
+        if means[name] == means[last.leader]:
+            equal.append(name)
+        else:
+            margins.append(f"{name} ({_margin(comparison, units, last.leader, name)})")
     close = ", ".join(margins)
     lead = _entrant(comparison, units, last.leader)
     if not equal:
@@ -142,7 +149,7 @@ def is_level(comparison: Comparison) -> bool:
 def _level(comparison: Comparison, units: Units, criterion: str) -> str:
     mean = units.value(comparison.means[0])
     outcome = f"No winner by {criterion}: all entrants have the same mean, {mean}."
-    if units.factor < 0 or comparison.means.any():
+    if units.is_loss or comparison.means.any():
         return outcome
     return (
         f"{outcome} No problem was solved, so they cannot be compared by it. If the pool's answers are not"
@@ -164,8 +171,7 @@ def _margin(comparison: Comparison, units: Units, leader: str, other: str) -> st
 
 
 def _behind(last: Heat) -> str:
-    leader = last.comparison.names.index(last.leader)
-    names = [last.comparison.names[k] for k in last.comparison.order if last.significant[leader, k]]
+    names = [name for name in last.comparison.ranked if last.leader in last.behind(name)]
     if not names or not last.tied:
         return ""
     verb = "is" if len(names) == 1 else "are"
@@ -242,11 +248,13 @@ def loss_agreement(game: Game) -> LossAgreement | None:
         return None
     scores: dict[str, Floats] = {}
     for name, trials in game.trials.items():
-        losses = [results.losses(game.contest.sweep, trial) for trial in trials]
-        measured = [loss for loss in losses if loss is not None]
-        if len(measured) < len(trials):
-            return None
-        scores[name] = -np.stack(measured)
+        runs = []
+        for trial in trials:
+            losses = results.losses(game.contest.sweep, trial)
+            if losses is None:
+                return None
+            runs.append(-losses)
+        scores[name] = np.stack(runs)
     by_loss = compare(scores)
     by_criterion = compare(game.tables)
     entrants = len(scores)

@@ -71,7 +71,7 @@ def publish(pool: Path, name: str, chosen: list[str]) -> None:
 def test_published_trajectories_are_compared_with_ours_question_by_question(pool: Path) -> None:
     publish(pool, "qwen2.5-7b/short-sys_5k.json", ["qwq-32b.1"] * QUESTIONS)
     sweep = sweep_of(pool)
-    assert not check_published.render(sweep).found
+    assert not check_published.render(sweep).measured
     fill(sweep)
     scored = candidates(sweep, sweep.trials[0])
     assert scored is not None

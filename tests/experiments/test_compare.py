@@ -190,7 +190,7 @@ def test_a_question_with_several_ids_is_held_out_once_and_a_benchmark_has_severa
 
 def test_a_killed_comparison_resumes_with_the_same_schedule_and_reports_what_there_is(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path)
-    assert not compare.render(sweep).found
+    assert not compare.render(sweep).measured
     partial = played(sweep, lambda trial: 0.0, most=5)
     assert partial.missing == 3 and not partial.finished
     assert "Not run yet" not in "".join(map(str, report.write(sweep, compare.render(sweep))))

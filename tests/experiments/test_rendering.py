@@ -38,7 +38,7 @@ from experiments.harness.sweep import (
     compose_sweep,
     dashed,
     published,
-    published_value,
+    published_values,
 )
 from lark.config import Pool, Training
 from lark.config.student import INSTRUCTION
@@ -209,7 +209,7 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
     shown = {row[0].text: row[list(table.header).index(column)].text for row in table.rows}
     data = draw(replace(sweep, scale="paper", overrides=())).data
     if name == "cost":
-        assert shown["RSR"] == f"{2.5 - 3.44 / 1.28:+.2f}"
+        assert shown["RSR"] == f"−{3.44 / 1.28 - 2.5:.2f}"
     elif name == "case_study":
         assert float(shown["1"].replace("−", "-")) == pytest.approx(data["weight"].max() - 0.478, abs=6e-4)
     else:
@@ -218,7 +218,7 @@ def test_the_difference_to_the_papers_numbers_is_shown_only_where_it_says_someth
 
 def test_the_case_study_compares_both_prompts_with_the_values_that_the_paper_prints() -> None:
     printed = {
-        name: published_value("case_study", f"g_{place}") for name, place in printed_scores.PRINTED.items()
+        name: published_values("case_study")[f"g_{place}"] for name, place in printed_scores.PRINTED.items()
     }
     table = pd.DataFrame(
         {"g_hat": printed.values(), "place": printed_scores.PRINTED.values()}, index=list(printed)

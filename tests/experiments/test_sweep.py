@@ -196,11 +196,9 @@ def test_every_experiment_opens_with_its_command_its_cost_and_what_to_expect() -
 
 
 def test_make_knows_every_experiment() -> None:
-    makefile = (ROOT / "Makefile").read_text()
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in map(dashed, available()):
-        assert re.search(rf"^{name}:.*##", makefile, re.M), name
-        assert f"make {name} " in told
+        assert re.search(rf"^  make {name} +\S", told, re.M), name
         commands = ["make", "-n", name, f"plan-{name}", "SCALE=paper", "ARGS=budget.size=2"]
         said = subprocess.run(commands, cwd=ROOT, capture_output=True, text=True, check=True).stdout.replace(
             "'", ""
