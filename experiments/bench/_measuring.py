@@ -1,34 +1,17 @@
-"""The command line, clock, memory and tables of the benchmarks.
-
-`make bench` runs all modules of this folder but those whose names begin with an underscore.
-"""
+"""Time and memory of calls, and their spread over rounds."""
 
 import argparse
-import csv
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, fields
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from lark.printing import text_table
-
-FOLDER = Path("outputs/bench")
 T = TypeVar("T")
-
-
-def command_line(description: str | None, quick: str) -> argparse.ArgumentParser:
-    """A parser with --quick, which `make bench ARGS=--quick` gives to every script. `quick`: its effect."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help=quick)
-    return parser
 
 
 def with_threads(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -90,26 +73,3 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 def ratios(seconds: Sequence[float], reference: Sequence[float]) -> tuple[float, float, float]:
     """The spread of the ratios within each round."""
     return spread([mine / other for mine, other in zip(seconds, reference, strict=True)])
-
-
-def verdict(is_reached: bool) -> str:
-    return "reached" if is_reached else "NOT reached"
-
-
-def write_csv(results: Sequence[Any], name: str) -> None:
-    """Write results, dataclasses of one type, to a file of outputs/bench."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / name).open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(field.name for field in fields(results[0]))
-        writer.writerows(map(astuple, results))
-
-
-def table(results: Iterable[Any], columns: Mapping[str, str], right: int) -> str:
-    """A table for the terminal. `columns`: formats of a result `r` by header; `right`: the first column that
-    is right-aligned.
-    """
-    rows = []
-    for result in results:
-        rows.append([form.format(r=result) for form in columns.values()])
-    return text_table(list(columns), rows, right)

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bench._cluster_simulation import Simulated, simulate
-from experiments.bench._measuring import command_line
+from experiments.bench._output import command_line
 from lark.config import Config
 from lark.models.shapes import shape_of
 from lark.output.style import GREY, MARKERS, OKABE_ITO, panels, save, styled

@@ -31,17 +31,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from experiments.bench._measuring import (
-    command_line,
-    in_turns,
-    measure,
-    ratios,
-    table,
-    timed,
-    verdict,
-    with_threads,
-    write_csv,
-)
+from experiments.bench._measuring import in_turns, measure, ratios, timed, with_threads
+from experiments.bench._output import command_line, table, verdict, write_csv
 from experiments.bench.scoring import Size, random_student
 from lark import config as conf
 from lark.config import Sketch

@@ -39,18 +39,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.bench._measuring import (
-    FOLDER,
-    command_line,
-    in_turns,
-    ratios,
-    table,
-    timed,
-    verdict,
-    with_threads,
-    write_csv,
-)
+from experiments.bench._measuring import in_turns, ratios, timed, with_threads
 from experiments.bench._mixed_pool import LONGEST, SPREAD, TOGETHER, all_of, comparisons, length, pool_at
+from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
 from lark.config import EngineSettings
 from lark.config import Student as StudentConfig
 from lark.errors import LarkError

@@ -35,18 +35,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from experiments.bench._measuring import (
-    FOLDER,
-    command_line,
-    free_mib,
-    in_turns,
-    measure,
-    ratios,
-    table,
-    verdict,
-    with_threads,
-    write_csv,
-)
+from experiments.bench._measuring import free_mib, in_turns, measure, ratios, with_threads
+from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
 from lark.models.head import Head, last_hidden_state
 from lark.printing import log_to
 from lark.scoring.statistics import detailed_statistics, token_statistics

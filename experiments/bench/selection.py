@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from experiments.bench._measuring import command_line, spread, table, write_csv
+from experiments.bench._measuring import spread
+from experiments.bench._output import command_line, table, write_csv
 from lark.printing import log_to
 from lark.scoring.methods import METHODS
 from lark.selection.character import character

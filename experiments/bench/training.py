@@ -27,7 +27,8 @@ from matplotlib.figure import Figure
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments.bench._measuring import FOLDER, command_line, free_mib, measure, timed, write_csv
+from experiments.bench._measuring import free_mib, measure, timed
+from experiments.bench._output import FOLDER, command_line, write_csv
 from lark.models.attention import assert_packing_separates, separate_segments
 from lark.models.chat import Encoded
 from lark.printing import log_to
