@@ -33,7 +33,7 @@ import torch
 
 from experiments.bench._measuring import in_turns, measure, ratios, timed, with_threads
 from experiments.bench._output import command_line, table, verdict, write_csv
-from experiments.bench.scoring import Size, random_student
+from experiments.bench._random_student import Size, random_student
 from lark import config as conf
 from lark.config import Sketch
 from lark.models.chat import Encoded

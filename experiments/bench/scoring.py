@@ -26,17 +26,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from experiments.bench._measuring import free_mib, in_turns, measure, ratios, with_threads
 from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
+from experiments.bench._random_student import Size, random_student
 from lark.models.head import Head, last_hidden_state
 from lark.printing import log_to
 from lark.scoring.statistics import detailed_statistics, token_statistics
@@ -54,18 +53,6 @@ OURS_WHOLE = "ours, end to end"
 GOALS = {OURS: 1.00, UNCOMPILED: 1.25}
 GOAL_MIB = 256
 Work = Callable[[Tensor, Tensor, Head], object]
-
-
-@dataclass(frozen=True)
-class Size:
-    """One measurement: a model's shape, the length of its input, and the number of rounds."""
-
-    shape: str
-    vocabulary: int
-    tokens: int
-    rounds: int
-    layers: int | None = None
-    end_to_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,35 +134,6 @@ VARIANTS: dict[str, Work] = {
 }
 LOGIT_COPIES = {BARE: 1, "NLL": 2, "NLL + top-50 residual": 2, "NLL + top-100 rank": 2}
 """Tensors of all logits that a variant holds at once. It is skipped if they do not fit into free memory."""
-
-
-def random_student(size: Size) -> PreTrainedModel:
-    """A model of the named shape with random weights."""
-    torch.manual_seed(0)
-    common: dict[str, Any] = {
-        "vocab_size": size.vocabulary,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 32_768,
-    }
-    if size.shape == "SmolLM2-135M":
-        llama = LlamaConfig(
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=size.layers or 30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            **common,
-        )
-        return LlamaForCausalLM(llama).eval()
-    qwen = Qwen2Config(
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=size.layers or 24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        **common,
-    )
-    return Qwen2ForCausalLM(qwen).eval()
 
 
 def fits(variant: str, size: Size) -> bool:
