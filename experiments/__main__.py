@@ -23,7 +23,6 @@ from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
 from experiments.harness.sweep import BEYOND, ROOT, Sweep, available, compose_sweep, dashed, find
-from experiments.submission.checks import check_nothing_under_way
 from experiments.submission.record import Submission, submitted
 from experiments.submission.status import describe as describe_status
 from experiments.submission.status import timeline
@@ -117,24 +116,13 @@ def status(arguments: list[str]) -> str | None:
     problems = []
     for folder in folders:
         try:
-            submission = _submission(folder)
+            submission = Submission(folder)
             log.info("%s\n", describe_status(submission))
             if words:
                 log.info("%s\n", timeline(submission))
         except LarkError as error:
             problems.append(str(error))
     return "\n".join(problems) or None
-
-
-def _submission(folder: Path) -> Submission:
-    """A submitted sweep. If its graph is damaged, the error names what is under way and must end before it
-    is submitted again.
-    """
-    try:
-        return Submission(folder)
-    except LarkError:
-        check_nothing_under_way(folder)
-        raise
 
 
 def plan(name: str, arguments: list[str]) -> list[str]:

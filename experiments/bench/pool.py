@@ -7,17 +7,17 @@ that reads (one process) or of the largest one and its children together. The tr
 responses of 20,000 characters.
 """
 
-import argparse
 import json
 import logging
 import multiprocessing
 import random
 import resource
-import statistics
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
+from experiments.bench._output import command_line
 from lark import config as conf
 from lark.pool import partition
 from lark.pool import trajectories as pools
@@ -29,30 +29,35 @@ from lark.work.machine import usable_cores
 
 log = logging.getLogger(__name__)
 CHARACTERS = 20_000
+Measured = tuple[float, float]
+"""Seconds and GiB."""
 
 
 def write_files(folder: Path, files: int, megabytes: float) -> int:
     """Synthetic files; returns the number of trajectories."""
     draw = random.Random(0)
     words = [f"{draw.choice('abcdefgh')}{draw.randrange(3000)}" for _ in range(4000)]
-    each = max(1, int(megabytes * 1e6 / files / (CHARACTERS + 200)))
+    rows_per_file = max(1, int(megabytes * 1e6 / files / (CHARACTERS + 200)))
     for file in range(files):
         with (folder / f"{file:04d}.jsonl").open("w", encoding="utf-8") as handle:
-            for number in range(each):
-                question, candidate = number // 8 * files + file, number % 8
-                response = " ".join(draw.choices(words, k=CHARACTERS // 6)) + f" \\boxed{{{question}}}"
-                row = {"question_id": f"q{question}", "candidate_id": str(candidate), "rollout": candidate}
-                row |= {
+            for number in range(rows_per_file):
+                question = number // 8 * files + file
+                candidate = number % 8
+                text = " ".join(draw.choices(words, k=CHARACTERS // 6))
+                row = {
+                    "question_id": f"q{question}",
+                    "candidate_id": str(candidate),
+                    "rollout": candidate,
                     "question": f"What is {question}?",
-                    "response": response,
+                    "response": f"{text} \\boxed{{{question}}}",
                     "answer": str(question),
                     "teacher": f"t{candidate}",
                 }
                 handle.write(json.dumps(row) + "\n")
-    return each * files
+    return rows_per_file * files
 
 
-def _measured(folder: str, processes: int, said: "multiprocessing.SimpleQueue[tuple[float, float]]") -> None:
+def _read(folder: str, processes: int, results: "multiprocessing.SimpleQueue[Measured]") -> None:
     pool = conf.Pool(name="bench", format="rows", path=folder)
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
@@ -62,58 +67,53 @@ def _measured(folder: str, processes: int, said: "multiprocessing.SimpleQueue[tu
         else:
             partition.write_parts(pool, partition.groups(pool), Path(out), processes)
         seconds = time.perf_counter() - started
-    peaks = [
-        resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    ]
-    said.put((seconds, peaks[0] + processes * peaks[1] if processes > 1 else peaks[0]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if processes > 1:
+        peak += processes * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    results.put((seconds, peak / 2**20))
 
 
-def measure(folder: Path, processes: int) -> tuple[float, float]:
-    """Seconds and GiB of a process that reads the pool."""
+def measure(folder: Path, processes: int) -> Measured:
+    """Measure a process that reads the pool."""
     context = multiprocessing.get_context("spawn")
-    said = context.SimpleQueue()
-    process = context.Process(target=_measured, args=(str(folder), processes, said))
+    results = context.SimpleQueue()
+    process = context.Process(target=_read, args=(str(folder), processes, results))
     process.start()
     process.join()
     if process.exitcode:
         raise RuntimeError(f"the process that reads has ended with code {process.exitcode}")
-    return said.get()
+    return results.get()
 
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "a pool of 16 MB, once")
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--megabytes", type=float, default=256.0)
     parser.add_argument("--processes", type=int, default=usable_cores())
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="a pool of 16 MB, once")
-    given = parser.parse_args()
-    if given.quick:
-        given.megabytes, given.repeats = 16.0, 1
-    partition.PART_BYTES = min(partition.PART_BYTES, int(given.megabytes * 1e6 / given.files))
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.megabytes = 16.0
+        arguments.repeats = 1
+    partition.PART_BYTES = min(partition.PART_BYTES, int(arguments.megabytes * 1e6 / arguments.files))
+    runs: dict[int, list[Measured]] = {1: [], arguments.processes: []}
     with tempfile.TemporaryDirectory() as folder:
-        count = write_files(Path(folder), given.files, given.megabytes)
-        log.info("%d trajectories of %d characters in %d files", count, CHARACTERS, given.files)
-        found: dict[int, list[tuple[float, float]]] = {1: [], given.processes: []}
-        for _ in range(given.repeats):
-            for processes, runs in found.items():
-                runs.append(measure(Path(folder), processes))
-    for processes, runs in found.items():
-        seconds, memory = statistics.median(s for s, _ in runs), max(m for _, m in runs)
+        count = write_files(Path(folder), arguments.files, arguments.megabytes)
+        log.info("%d trajectories of %d characters in %d files", count, CHARACTERS, arguments.files)
+        for _ in range(arguments.repeats):
+            for processes, measured in runs.items():
+                measured.append(measure(Path(folder), processes))
+    middles = {}
+    for processes, measured in runs.items():
+        seconds, memory = zip(*measured, strict=True)
+        middles[processes] = median(seconds)
         log.info(
             "%d processes: %.1f s (%.2f ms per trajectory), %.2f GiB",
-            processes,
-            seconds,
-            1000 * seconds / count,
-            memory,
-        )
-    one, many = (
-        (statistics.median(s for s, _ in runs) for runs in found.values()) if len(found) > 1 else (1.0, 1.0)
-    )
-    log.info("one process takes %.2f times as long as %d", one / many, given.processes)
+            processes, middles[processes], 1000 * middles[processes] / count, max(memory),
+        )  # fmt: skip
+    speed = middles[1] / middles[arguments.processes]
+    log.info("one process takes %.2f times as long as %d", speed, arguments.processes)
 
 
 if __name__ == "__main__":

@@ -13,33 +13,59 @@ other jobs disturb less.
 """
 
 import argparse
-import csv
 import logging
 import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from experiments.bench._output import command_line, table, write_csv
 from lark.demo.pool import trajectories
 from lark.models.chat import ChatFormat
 from lark.models.students import DEMO
-from lark.printing import log_to, text_table
+from lark.printing import log_to
 from lark.work.entry import run_main
 from lark.work.machine import usable_cores
 
 log = logging.getLogger("bench.tokenising")
-FOLDER = Path("outputs/bench")
-QUESTIONS, COPIES, LONGEST = 20, 50, 32_768
-OURS, CALL = "ours", "transformers"
+QUESTIONS = 20
+COPIES = 50
+LONGEST = 32_768
+OURS = "ours"
+CALL = "transformers"
+
+
+@dataclass(frozen=True)
+class RateResult:
+    """One row of the table, with the precision that the measurement has."""
+
+    variant: str
+    threads: int
+    tokens_per_second: str
+    ratio_to_one_thread: str
+    ratio_by_processor_time: str
+
+
+COLUMNS = {
+    "tokenising": "{r.variant}",
+    "threads": "{r.threads}",
+    "tokens/s": "{r.tokens_per_second}",
+    "ratio to one thread": "{r.ratio_to_one_thread}",
+    "by processor time": "{r.ratio_by_processor_time}",
+}
 
 
 def thread_seconds() -> dict[str, float]:
     """Processor time of each thread of this process, by thread id."""
-    tasks = Path("/proc/self/task")
-    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks.iterdir()}
+    seconds = {}
+    for task in Path("/proc/self/task").iterdir():
+        nanoseconds = (task / "schedstat").read_text().split()[0]
+        seconds[task.name] = int(nanoseconds) / 1e9
+    return seconds
 
 
 def rates(tokenizer: Path, variant: str, questions: int) -> tuple[float, float]:
@@ -49,42 +75,35 @@ def rates(tokenizer: Path, variant: str, questions: int) -> tuple[float, float]:
     chat = ChatFormat(AutoTokenizer.from_pretrained(tokenizer))
     rows = [{**row, "response": f"{row['response']}\n" * COPIES} for row in trajectories(questions, seed=0)]
 
-    def tokens(some: list[dict[str, object]]) -> int:
+    def count_tokens(some: list[dict[str, object]]) -> int:
         if variant == OURS:
             return sum(encoded.n_response for encoded in chat.encode_many(some, LONGEST))
-        return sum(
-            map(
-                len,
-                chat.tokenizer([str(row["response"]) for row in some], add_special_tokens=False)["input_ids"],
-            )
-        )
+        responses = [str(row["response"]) for row in some]
+        return sum(map(len, chat.tokenizer(responses, add_special_tokens=False)["input_ids"]))
 
-    tokens(rows[:100])
-    before, started = thread_seconds(), time.perf_counter()
-    total = tokens(rows)
+    count_tokens(rows[:100])
+    before = thread_seconds()
+    started = time.perf_counter()
+    total = count_tokens(rows)
     passed = time.perf_counter() - started
     spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in thread_seconds().items()}
-    return total / passed, total / (spent.pop(str(os.getpid())) + max(spent.values(), default=0.0))
+    critical = spent.pop(str(os.getpid())) + max(spent.values(), default=0.0)
+    return total / passed, total / critical
 
 
-def measured(tokenizer: Path, questions: int, variant: str, threads: int) -> tuple[float, ...]:
+def measured(tokenizer: Path, questions: int, variant: str, threads: int) -> tuple[float, float]:
     """`rates` in a process with this number of threads."""
     env = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": str(threads)}
-    program = [sys.executable, "-m", "experiments.bench.tokenising"]
-    arguments = [*program, "--tokenizer", str(tokenizer), "--questions", str(questions), "--measure", variant]
-    return tuple(
-        map(
-            float,
-            subprocess.run(arguments, env=env, capture_output=True, text=True, check=True).stdout.split(),
-        )
-    )
+    program = [sys.executable, "-m", "experiments.bench.tokenising", "--measure", variant]
+    command = [*program, "--tokenizer", str(tokenizer), "--questions", str(questions)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    clock, path = done.stdout.split()
+    return float(clock), float(path)
 
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "one round instead of three")
     parser.add_argument(
         "--tokenizer", type=Path, default=DEMO, help="a folder with a tokenizer and a chat template"
     )
@@ -94,39 +113,28 @@ def main() -> None:
         default=QUESTIONS,
         help="questions of the demo pool, with 33 trajectories each",
     )
-    parser.add_argument("--quick", action="store_true", help="one round instead of three")
     parser.add_argument("--measure", choices=(OURS, CALL), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        sys.stdout.write("{} {}".format(*rates(arguments.tokenizer, arguments.measure, arguments.questions)))
+        clock, path = rates(arguments.tokenizer, arguments.measure, arguments.questions)
+        sys.stdout.write(f"{clock} {path}")
         return
     cores = usable_cores()
-    threads = sorted({cores, *(2**i for i in range(cores.bit_length()))})
-    kinds = [(variant, count) for variant in (OURS, CALL) for count in threads]
-    best: dict[tuple[str, int], tuple[float, ...]] = dict.fromkeys(kinds, (0.0, 0.0))
+    counts = sorted({cores, *(2**power for power in range(cores.bit_length()))})
+    cases = [(variant, threads) for variant in (OURS, CALL) for threads in counts]
+    best = dict.fromkeys(cases, (0.0, 0.0))
     for _ in range(1 if arguments.quick else 3):
-        for kind in kinds:
-            best[kind] = tuple(
-                map(max, best[kind], measured(arguments.tokenizer, arguments.questions, *kind))
-            )
-    rows = []
-    for name, count in kinds:
-        clock, path = (
-            f"{ours / one:.2f}" for ours, one in zip(best[name, count], best[name, 1], strict=True)
-        )
-        rows.append([name, str(count), f"{best[name, count][0]:.0f}", clock, path])
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "tokenising.csv").open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows(
-            [
-                ["variant", "threads", "tokens_per_second", "ratio_to_one_thread", "ratio_by_processor_time"],
-                *rows,
-            ]
-        )
-    log.info(
-        "%s",
-        text_table(["tokenising", "threads", "tokens/s", "ratio to one thread", "by processor time"], rows),
-    )
+        for case in cases:
+            clock, path = measured(arguments.tokenizer, arguments.questions, *case)
+            best[case] = max(best[case][0], clock), max(best[case][1], path)
+    results = []
+    for variant, threads in cases:
+        clock, path = best[variant, threads]
+        clock_of_one, path_of_one = best[variant, 1]
+        ratios = f"{clock / clock_of_one:.2f}", f"{path / path_of_one:.2f}"
+        results.append(RateResult(variant, threads, f"{clock:.0f}", *ratios))
+    write_csv(results, "tokenising.csv")
+    log.info("%s", table(results, COLUMNS, right=1))
 
 
 if __name__ == "__main__":

@@ -1,32 +1,34 @@
 """The benefit of packing and of the chunked loss, measured on this machine.
 
-Run as: python -m experiments.bench.training [--quick] Time: about 12 minutes of one core, 1 minute with
---quick (smaller parts (ii) and (iii)). Times are processor time of one thread. Expect: at 5,000 log-normal
-lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss needs a small fraction
-of the memory of full logits. On one core packs are as fast as trajectories one by one, and nearly three
-times as fast as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779 tokens/s): one
-trajectory keeps a core busy, so packing only saves padding there. Writes outputs/bench/training.csv and
-training.png.
+Run as: python -m experiments.bench.training [--quick]
+Time: about 12 minutes of one core, 1 minute with --quick (smaller parts (ii) and (iii)). Times are processor
+time of one thread.
+Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss
+needs a small fraction of the memory of full logits. On one core packs are as fast as trajectories one by one,
+and nearly three times as fast as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779
+tokens/s): one trajectory keeps a core busy, so packing only saves padding there.
+Writes training.csv and training.png to outputs/bench.
 """
 
 import argparse
-import csv
 import json
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from experiments.bench._measuring import free_mib, measure, timed
+from experiments.bench._output import FOLDER, command_line, write_csv
 from lark.models.attention import assert_packing_separates, separate_segments
 from lark.models.chat import Encoded
 from lark.printing import log_to
@@ -35,12 +37,15 @@ from lark.training.packing import MicroBatch, collate_packed, collate_padded, pa
 from lark.work.entry import run_main
 
 log = logging.getLogger("bench.training")
-FOLDER = Path("outputs/bench")
 CAPACITY = 32_768
+GLOBAL_BATCH = 64
 HEAD_BYTES_LEFT = 1.3
 """Full logits are measured only if this many times their expected memory is free; otherwise extrapolated
 and marked as such.
 """
+Packing = Callable[[Sequence[int], int], list[list[int]]]
+FIGURE = {"packing": "slots used", "training": "speed", "memory": "peak"}
+"""The quantity of each part that the figure shows."""
 
 
 @dataclass(frozen=True)
@@ -78,44 +83,41 @@ def measure_packing() -> list[TrainingResult]:
     results = []
     for count in (500, 5000):
         lengths = log_normal(count, 4000, CAPACITY)
-        for name, rule in (("best-fit decreasing", pack), ("next-fit", next_fit)):
-            packs, seconds = rule(lengths, CAPACITY), min(time_once(rule, lengths) for _ in range(3))
+        rules: dict[str, Packing] = {"best-fit decreasing": pack, "next-fit": next_fit}
+        for name, rule in rules.items():
             case = f"{name}, {count} sequences"
-            results.append(
-                TrainingResult(
-                    "packing", case, "slots used", 100 * utilisation(packs, lengths, CAPACITY), "%"
-                )
-            )
+            used = utilisation(rule(lengths, CAPACITY), lengths, CAPACITY)
+            results.append(TrainingResult("packing", case, "slots used", 100 * used, "%"))
+            seconds = min(timed(partial(rule, lengths, CAPACITY))[0] for _ in range(3))
             results.append(TrainingResult("packing", case, "time", 1000 * seconds, "ms"))
     for processes in (1, 8):
-        for packed in (True, False):
+        for name, packed in (("packed", True), ("padded, 1 each", False)):
+            case = f"global batches of {GLOBAL_BATCH}, {processes} process(es), {name}"
             busy = 100 * processes_busy(lengths, processes, packed)
-            case = (
-                f"global batches of 64, {processes} process(es), {'packed' if packed else 'padded, 1 each'}"
-            )
-            results.append(
-                TrainingResult("plan", case, "useful tokens while the slowest process works", busy, "%")
-            )
+            quantity = "useful tokens while the slowest process works"
+            results.append(TrainingResult("plan", case, quantity, busy, "%"))
     return results
-
-
-def time_once(rule: Callable[[Sequence[int], int], object], lengths: Sequence[int]) -> float:
-    start = time.process_time()
-    rule(lengths, CAPACITY)
-    return time.process_time() - start
 
 
 def processes_busy(lengths: Sequence[int], processes: int, packed: bool) -> float:
     """Tokens relative to what all processes could have processed, if they wait for each other at every
     micro-step.
     """
-    waited = 0
-    for step in plan_batches(
-        lengths, global_batch=64, processes=processes, capacity=CAPACITY, seed=0, epoch=0, packed=packed
-    ):
-        loads = [[sum(lengths[i] for i in micro) for micro in rank] for rank in step.micro]
-        waited += processes * sum(max(together) for together in zip(*loads, strict=True))
-    return sum(lengths) / waited
+    steps = plan_batches(
+        lengths,
+        global_batch=GLOBAL_BATCH,
+        processes=processes,
+        capacity=CAPACITY,
+        seed=0,
+        epoch=0,
+        packed=packed,
+    )
+    slots = 0
+    for step in steps:
+        for together in zip(*step.micro, strict=True):
+            loads = [sum(lengths[i] for i in micro) for micro in together]
+            slots += processes * max(loads)
+    return sum(lengths) / slots
 
 
 def measure_training(quick: bool) -> list[TrainingResult]:
@@ -129,41 +131,39 @@ def measure_training(quick: bool) -> list[TrainingResult]:
     config._attn_implementation = "sdpa"
     model = LlamaForCausalLM(config)
     capacity, repeats = (1024, 2) if quick else (4096, 3)
-    lengths = log_normal(64, capacity // 8, capacity)
+    lengths = log_normal(GLOBAL_BATCH, capacity // 8, capacity)
     encoded = [Encoded(torch.randint(2048, (n,)).tolist(), max(1, n // 8), False) for n in lengths]
-    cases = {
-        "packed, a kernel call per trajectory": ("sdpa_segments", True, 1),
-        "packed, masked": ("sdpa", True, 1),
-        "padded, 8 of similar length": ("sdpa", False, 8),
-        "padded, 1 each": ("sdpa", False, 1),
-    }
+    arrange = partial(arranged, lengths, encoded, capacity)
+    segmented = "packed, a kernel call per trajectory"
     batches = {
-        case: arranged(lengths, encoded, capacity, packed, micro_batch)
-        for case, (_, packed, micro_batch) in cases.items()
+        segmented: arrange(packed=True),
+        "packed, masked": arrange(packed=True),
+        "padded, 8 of similar length": arrange(packed=False, micro_batch=8),
+        "padded, 1 each": arrange(packed=False),
+        "padded, 8 in order of the shuffle": [
+            collate_padded(encoded[start : start + 8], [1.0] * 8) for start in range(0, GLOBAL_BATCH, 8)
+        ],
     }
-    batches["padded, 8 in order of the shuffle"] = [
-        collate_padded(encoded[start : start + 8], [1.0] * 8) for start in range(0, 64, 8)
-    ]
     seconds: dict[str, list[float]] = {case: [] for case in batches}
     for repeat in range(repeats + 1):
         for case, micro in batches.items():
             model.set_attn_implementation("sdpa")
-            if cases.get(case, ("",))[0] == "sdpa_segments":
+            if case == segmented:
                 separate_segments(model)
             if repeat == 0:
                 assert_packing_separates(model)
-            start = time.process_time()
-            for batch in micro:
-                step(model, batch)
-            seconds[case] += [time.process_time() - start] if repeat else []
-    rate = {case: sum(lengths) / median(times) for case, times in seconds.items()}
-    return [
-        TrainingResult("training", case, "speed", value, "tokens/s, one core") for case, value in rate.items()
-    ]
+            spent, _ = timed(partial(train, model, micro))
+            if repeat:  # the first one compiles, and touches everything once
+                seconds[case].append(spent)
+    results = []
+    for case, times in seconds.items():
+        speed = sum(lengths) / median(times)
+        results.append(TrainingResult("training", case, "speed", speed, "tokens/s, one core"))
+    return results
 
 
 def arranged(
-    lengths: Sequence[int], encoded: Sequence[Encoded], capacity: int, packed: bool, micro_batch: int
+    lengths: Sequence[int], encoded: Sequence[Encoded], capacity: int, packed: bool, micro_batch: int = 1
 ) -> list[MicroBatch]:
     """The micro-batches of the single global batch, on one process."""
     (plan,) = plan_batches(
@@ -180,49 +180,52 @@ def arranged(
     return [collate([encoded[i] for i in micro], [1.0] * len(micro)) for micro in plan.micro[0]]
 
 
-def step(model: LlamaForCausalLM, batch: MicroBatch) -> None:
-    packed = {} if batch.segments is None else batch.segments.arguments(model.model)
-    output = model.model(
-        input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed
-    )
-    flat = (batch.targets.flatten(), batch.segment.flatten(), batch.weights, batch.lengths)
-    loss, _ = weighted_loss(output.last_hidden_state.flatten(0, 1), model.lm_head.weight, *flat, 64)
-    loss.backward()
-    model.zero_grad()
+def train(model: LlamaForCausalLM, batches: Sequence[MicroBatch]) -> None:
+    """Forward and backward pass of one global batch."""
+    for batch in batches:
+        packed = {} if batch.segments is None else batch.segments.arguments(model.model)
+        output = model.model(
+            input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed
+        )
+        loss, _ = weighted_loss(
+            output.last_hidden_state.flatten(0, 1),
+            model.lm_head.weight,
+            batch.targets.flatten(),
+            batch.segment.flatten(),
+            batch.weights,
+            batch.lengths,
+            GLOBAL_BATCH,
+        )
+        loss.backward()
+        model.zero_grad()
 
 
 def measure_memory(quick: bool) -> list[TrainingResult]:
     """Part (iii): forward and backward of the head alone, each in a separate process."""
     tokens, vocabulary = (1024, 32_000) if quick else (8192, 151_936)
-    ours, seconds = in_process("ours", tokens, vocabulary)
     case = f"{tokens} tokens, {vocabulary} words"
+    peak, seconds = in_process("ours", tokens, vocabulary)
     results = [
-        TrainingResult("memory", f"chunked, {case}", "peak", ours, "MiB"),
+        TrainingResult("memory", f"chunked, {case}", "peak", peak, "MiB"),
         TrainingResult("memory", f"chunked, {case}", "time", seconds, "s"),
     ]
-    small = {part: in_process("full", tokens // part, vocabulary) for part in (8, 4)}
-    slope = (small[4][0] - small[8][0]) / (tokens // 4 - tokens // 8)
-    expected = small[4][0] + slope * (tokens - tokens // 4)
+    eighth, _ = in_process("full", tokens // 8, vocabulary)
+    quarter, _ = in_process("full", tokens // 4, vocabulary)
+    per_token = (quarter - eighth) / (tokens // 4 - tokens // 8)
+    peak = quarter + per_token * (tokens - tokens // 4)
     kind = "extrapolated from 1/8 and 1/4"
-    if expected * HEAD_BYTES_LEFT < free_memory():
-        expected, seconds = in_process("full", tokens, vocabulary)
+    if peak * HEAD_BYTES_LEFT < free_mib():
+        peak, seconds = in_process("full", tokens, vocabulary)
         kind = "measured"
         results.append(TrainingResult("memory", f"full logits, {case}", "time", seconds, "s"))
-    results.append(TrainingResult("memory", f"full logits, {case} ({kind})", "peak", expected, "MiB"))
+    results.append(TrainingResult("memory", f"full logits, {case} ({kind})", "peak", peak, "MiB"))
     return results
 
 
 def in_process(kind: str, tokens: int, vocabulary: int) -> tuple[float, float]:
     """(MiB beyond hidden states and head, seconds) of one forward and backward pass."""
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.bench.training",
-        "--child",
-        kind,
-        str(tokens),
-        str(vocabulary),
-    ]
+    program = [sys.executable, "-m", "experiments.bench.training", "--child"]
+    command = [*program, kind, str(tokens), str(vocabulary)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     mebibytes, seconds = json.loads(output.splitlines()[-1])
     return mebibytes, seconds
@@ -234,73 +237,47 @@ def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
     hidden = torch.randn(tokens, dim, requires_grad=True)
     head = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,))
-    Path("/proc/self/clear_refs").write_text(
-        "5", encoding="ascii"
-    )  # forgets the peak so far, which imports have raised
-    before = own_memory("VmRSS")
-    start = time.process_time()
-    if kind == "full":
-        loss = functional.cross_entropy(functional.linear(hidden, head), targets)
-    else:
-        one = (torch.zeros(tokens, dtype=torch.long), torch.ones(1), torch.tensor([tokens]), 1)
-        loss, _ = weighted_loss(hidden, head, targets, *one)
-    loss.backward()
-    seconds = time.process_time() - start
-    sys.stdout.write(json.dumps([own_memory("VmHWM") - before, seconds]) + "\n")
 
+    def work() -> None:
+        if kind == "full":
+            loss = functional.cross_entropy(functional.linear(hidden, head), targets)
+        else:
+            segment = torch.zeros(tokens, dtype=torch.long)
+            loss, _ = weighted_loss(hidden, head, targets, segment, torch.ones(1), torch.tensor([tokens]), 1)
+        loss.backward()
 
-def own_memory(field: str) -> float:
-    """Memory of this process in MiB. Not `ru_maxrss`, which a child inherits from its parent."""
-    return _kernel_says("/proc/self/status", field)
-
-
-def free_memory() -> float:
-    return _kernel_says("/proc/meminfo", "MemAvailable")
-
-
-def _kernel_says(path: str, field: str) -> float:
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+    seconds, mebibytes, _ = measure(work)
+    sys.stdout.write(json.dumps([mebibytes, seconds]) + "\n")
 
 
 def draw(results: Sequence[TrainingResult], path: Path) -> None:
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the backend is chosen
-
-    shown = [("packing", "slots used"), ("training", "speed"), ("memory", "peak")]
-    figure, axes = plt.subplots(len(shown), 1, figsize=(9, 7), constrained_layout=True)
-    for axis, (part, quantity) in zip(axes, shown, strict=True):
-        chosen = [r for r in results if (r.part, r.quantity) == (part, quantity)]
-        bars = axis.barh([r.case for r in chosen], [r.value for r in chosen], color="#4878a8")
-        axis.bar_label(
-            bars, [f"{r.value:,.4g}" if r.value < 1000 else f"{r.value:,.0f}" for r in chosen], padding=3
-        )
-        axis.set_title(f"{part}: {quantity} ({chosen[0].unit})", loc="left")
-        axis.margins(x=0.12)
-        axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    panels = figure.subplots(len(FIGURE), 1)
+    for axes, (part, quantity) in zip(panels, FIGURE.items(), strict=True):
+        shown = [r for r in results if (r.part, r.quantity) == (part, quantity)]
+        bars = axes.barh([r.case for r in shown], [r.value for r in shown], color="#4878a8")
+        labels = [f"{r.value:,.4g}" if r.value < 1000 else f"{r.value:,.0f}" for r in shown]
+        axes.bar_label(bars, labels, padding=3)
+        axes.set_title(f"{part}: {quantity} ({shown[0].unit})", loc="left")
+        axes.margins(x=0.12)
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
     log_to()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller parts (ii) and (iii)")
+    parser = command_line(__doc__, "smaller parts (ii) and (iii)")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(
-        1
-    )  # with one thread, processor time is what an idle core would take, even on a busy machine
+    # With one thread, processor time is what an idle core would take, even on a busy machine.
+    torch.set_num_threads(1)
     if arguments.child:
         kind, tokens, vocabulary = arguments.child
         child(kind, int(tokens), int(vocabulary))
         return
     results = [*measure_packing(), *measure_training(arguments.quick), *measure_memory(arguments.quick)]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "training.csv").open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(field.name for field in fields(TrainingResult))
-        writer.writerows(map(astuple, results))
+    write_csv(results, "training.csv")
     draw(results, FOLDER / "training.png")
     for r in results:
         log.info("%-9s %-72s %-46s %10s %s", r.part, r.case, r.quantity, f"{r.value:,.1f}", r.unit)

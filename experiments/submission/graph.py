@@ -4,8 +4,10 @@ Pure: nothing is read or started.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from lark.names import file_name
@@ -43,27 +45,29 @@ def graph(trials: Sequence[Sequence[Step]]) -> list[Vertex]:
     largest = [step for step in unique.values() if not _is_within_another(step, unique.values())]
     makers = _makers(largest)
     users = _users(trials, makers)
-    vertices = []
+    vertices = {}
     for step in largest:
         name = _name(step)
         number = first_trial[step.key]
         needed_by = tuple(sorted(users[name] | {number}))
-        vertices.append(Vertex(name, step, number, needed_by, _after(step, makers)))
-    return in_order(vertices)
+        vertices[name] = Vertex(name, step, number, needed_by, _after(step, makers))
+    # Trials are in order, but a larger step of a later trial can be what an earlier one needs.
+    order = TopologicalSorter({name: vertex.after for name, vertex in vertices.items()})
+    return [vertices[name] for name in order.static_order()]
 
 
 def _makers(steps: Iterable[Step]) -> dict[Path, list[str]]:
     """The names of the steps that make each folder."""
-    makers: dict[Path, list[str]] = {}
+    makers: dict[Path, list[str]] = defaultdict(list)
     for step in steps:
         for artifact in step.artifacts:
-            makers.setdefault(artifact.folder, []).append(_name(step))
+            makers[artifact.folder].append(_name(step))
     return makers
 
 
 def _users(trials: Sequence[Sequence[Step]], makers: Mapping[Path, Sequence[str]]) -> dict[str, set[int]]:
     """The trials that need each step."""
-    users: dict[str, set[int]] = {name: set() for names in makers.values() for name in names}
+    users: dict[str, set[int]] = defaultdict(set)
     for number, steps in enumerate(trials):
         for step in steps:
             for artifact in step.artifacts:
@@ -91,19 +95,6 @@ def _after(step: Step, makers: Mapping[Path, Sequence[str]]) -> tuple[str, ...]:
         sharing = makers[artifact.folder]
         needed += sharing[: sharing.index(_name(step))]
     return tuple(dict.fromkeys(needed))
-
-
-def in_order(vertices: Iterable[Vertex]) -> list[Vertex]:
-    """The vertices, each after those it depends on; otherwise in their order."""
-    waiting = list(vertices)
-    ordered: dict[str, Vertex] = {}
-    while waiting:
-        ready = [vertex for vertex in waiting if ordered.keys() >= set(vertex.after)]
-        if not ready:
-            raise ValueError(f"steps depend on each other: {', '.join(vertex.name for vertex in waiting)}")
-        ordered |= {vertex.name: vertex for vertex in ready}
-        waiting = [vertex for vertex in waiting if vertex.name not in ordered]
-    return list(ordered.values())
 
 
 def remaining(

@@ -51,7 +51,7 @@ def drive(folder: Path) -> str | None:
     submission = Submission(folder)
     with locked(folder / DRIVER, folder.name):
         ray = connect(reach(submission.address, submission.outputs).address)
-        waiting = {task: step for step, task in _submit(ray, submission)}
+        waiting = _submit(ray, submission)
         failures = []
         while waiting:
             (task,), _ = ray.wait(list(waiting), num_returns=1)
@@ -59,26 +59,32 @@ def drive(folder: Path) -> str | None:
     return "\n".join(failures) or None
 
 
-def _submit(ray: Any, submission: Submission) -> list[tuple[SweepStep, Any]]:
-    """The tasks of all unfinished steps. Of those that are ready, Ray starts the first ones first."""
+def _submit(ray: Any, submission: Submission) -> dict[Any, SweepStep]:
+    """Submit all unfinished steps; return them by task. Of those that are ready, Ray starts the first ones
+    first.
+    """
     tasks: dict[str, Any] = {}
+    steps = {}
     for step in _urgent_first(submission):
         options = {"num_cpus": step.cpus, "num_gpus": step.gpus, "max_retries": RESTARTS, "name": step.name}
         earlier = [tasks[name] for name in step.after if name in tasks]
         arguments = (str(submission.folder), step.name, str(submission.log_file(step)), step.gpus)
-        tasks[step.name] = ray.remote(run_process).options(**options).remote(*arguments, *earlier)
-    return [(submission.steps[name], task) for name, task in tasks.items()]
+        task = ray.remote(run_process).options(**options).remote(*arguments, *earlier)
+        tasks[step.name] = task
+        steps[task] = step
+    return steps
 
 
 def _urgent_first(submission: Submission) -> list[SweepStep]:
     """Unfinished steps, the longest chains first. A step is never before one that it depends on, which is at
     least as urgent.
     """
-    unfinished = {step.name: step for step in submission.unfinished()}
-    after = {name: [n for n in step.after if n in unfinished] for name, step in unfinished.items()}
-    seconds = {name: step.seconds or 0.0 for name, step in unfinished.items()}
-    urgency = remaining(after, seconds)
-    return sorted(unfinished.values(), key=lambda step: -urgency[step.name])
+    after = {name: step.after for name, step in submission.steps.items()}
+    seconds = {name: step.seconds or 0.0 for name, step in submission.steps.items()}
+    unfinished = submission.unfinished()
+    done = after.keys() - {step.name for step in unfinished}
+    urgency = remaining(after, seconds, done)
+    return sorted(unfinished, key=lambda step: -urgency[step.name])
 
 
 def _result(ray: Any, task: Any, submission: Submission, step: SweepStep) -> list[str]:
@@ -88,9 +94,15 @@ def _result(ray: Any, task: Any, submission: Submission, step: SweepStep) -> lis
     except ray.exceptions.RayError as error:
         if not submission.has_inputs(step):
             return []  # it was not started, because a step before it has failed
-        if not any(attempt.failed for attempt in submission.attempts(step)):
+        reasons = _reasons(submission, step)
+        if not reasons:
             submission.fail(step, f"its process was lost ({first_line(error)})")
-        reasons = [attempt.manifest.error for attempt in submission.attempts(step) if attempt.failed]
+            reasons = _reasons(submission, step)
         return [f"{step.name}: {reason}" for reason in reasons[:1]]
     log.info("%s: done", step.name)
     return []
+
+
+def _reasons(submission: Submission, step: SweepStep) -> list[str | None]:
+    """Why the attempts at a step's artifacts failed."""
+    return [attempt.manifest.error for attempt in submission.attempts(step) if attempt.failed]

@@ -9,6 +9,7 @@ outputs/runs/sweeps/<experiment>-<scale>-<digest>/
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,6 +108,13 @@ class Submission:
     def unfinished(self) -> list[SweepStep]:
         return [step for step in self.steps.values() if not self.finished(step)]
 
+    def unfinished_jobs(self) -> dict[str, str]:
+        """The SLURM jobs of unfinished steps."""
+        jobs = self.jobs
+        if not jobs:
+            return {}  # without a look at all artifacts
+        return {step.name: jobs[step.name] for step in self.unfinished() if step.name in jobs}
+
     def has_inputs(self, step: SweepStep) -> bool:
         return all(self.finished(self.steps[name]) for name in step.after)
 
@@ -157,10 +165,14 @@ def jobs_of(folder: Path) -> dict[str, str]:
 
 def folder_of(outputs: Path, title: str, scale: str, arguments: Sequence[str]) -> Path:
     """The folder of a sweep. Settings that cannot change a result are not part of its name."""
-    groups = [argument.lstrip("+~").split("=")[0].split(".")[0].split("/")[0] for argument in arguments]
-    relevant = [a for a, group in zip(arguments, groups, strict=True) if group not in NO_EFFECT]
-    digest = hashlib.sha256(json.dumps(sorted(relevant)).encode()).hexdigest()[:6]
+    relevant = sorted(argument for argument in arguments if _group(argument) not in NO_EFFECT)
+    digest = hashlib.sha256(json.dumps(relevant).encode()).hexdigest()[:6]
     return outputs / SWEEPS / f"{title}-{scale}-{digest}"
+
+
+def _group(argument: str) -> str:
+    """`hardware` of `+hardware.threads=2` and `hardware/x=y`."""
+    return re.split(r"[=./]", argument.lstrip("+~"))[0]
 
 
 def write_graph(folder: Path, steps: Sequence[SweepStep], **values: Any) -> None:
@@ -187,10 +199,9 @@ def _digest(graph: dict[str, Any]) -> str:
 
 def _sweep_step(values: dict[str, Any]) -> SweepStep:
     """A step from its JSON, in which tuples are lists."""
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    return SweepStep(**fields)
+    for name in ("trials", "after", "key", "artifacts"):
+        values[name] = tuple(values[name])
+    return SweepStep(**values)
 
 
 def submitted(outputs: Path, title: str | None = None) -> list[Path]:

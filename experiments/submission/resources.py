@@ -49,25 +49,25 @@ class Shares:
         if self.machine.device == "cpu" or not needs_gpu(step):
             return self._share_of_cpu(step, trial, threads)
         counts = self._counts(step, trial.config)
-        machines = {gpus: replace(self.machine, processes=gpus) for gpus in counts}
-        estimates = {gpus: self._estimate(step, trial, machine) for gpus, machine in machines.items()}
-        estimated = {gpus: estimate for gpus, estimate in estimates.items() if estimate is not None}
-        if not estimated:
+        estimates = {}
+        for gpus in counts:
+            estimate = self._estimate(step, trial, replace(self.machine, processes=gpus))
+            if estimate is not None:
+                estimates[gpus] = estimate
+        if not estimates:
             return Share(counts[-1], counts[-1] * threads, None)
-        _check_fits(step, trial, estimated)
-        fitting = {gpus: estimate for gpus, estimate in estimated.items() if estimate.fits}
-        gpu_seconds = {gpus: gpus * estimate.seconds for gpus, estimate in fitting.items()}
-        least = min(gpu_seconds.values())
-        chosen = max(gpus for gpus, cost in gpu_seconds.items() if cost * EFFICIENCY <= least)
-        return Share(chosen, chosen * threads, fitting[chosen].seconds)
+        _check_fits(step, trial, estimates)
+        fitting = {gpus: estimate.seconds for gpus, estimate in estimates.items() if estimate.fits}
+        least = min(gpus * seconds for gpus, seconds in fitting.items())
+        chosen = max(gpus for gpus, seconds in fitting.items() if gpus * seconds * EFFICIENCY <= least)
+        return Share(chosen, chosen * threads, fitting[chosen])
 
     def _share_of_cpu(self, step: Step, trial: Trial, threads: int) -> Share:
-        if self.machine.device != "cpu" and not step.operation.on_cpu:
-            return Share(
-                0, threads, None
-            )  # runs in the pipeline's own process: the planner does not count it
-        machine = replace(self.machine, device="cpu", processes=1, threads=threads)
-        estimate = self._estimate(step, trial, machine)
+        estimate = None
+        # The planner does not count steps of a GPU's machine that run in the pipeline's own process.
+        if self.machine.device == "cpu" or step.operation.on_cpu:
+            machine = replace(self.machine, device="cpu", processes=1, threads=threads)
+            estimate = self._estimate(step, trial, machine)
         return Share(0, threads, None if estimate is None else estimate.seconds)
 
     def _counts(self, step: Step, config: Config) -> list[int]:

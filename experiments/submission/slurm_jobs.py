@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +50,18 @@ def queued() -> set[str]:
     command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A"]
     try:
         listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    except subprocess.CalledProcessError as error:
-        raise LarkError(f"squeue failed ({error.stderr.strip()}): try again later.") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LarkError(f"SLURM does not answer ({error}): try again on the cluster's login node.") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip()
+        raise LarkError(
+            f"SLURM does not answer ({reason}): try again later, on the cluster's login node."
+        ) from error
     return set(listing.stdout.split())
 
 
-def active_jobs(submission: Submission) -> dict[str, str]:
-    """The SLURM jobs of unfinished steps that are waiting or running, by step."""
-    jobs = submission.jobs
-    if not jobs:
-        return {}
-    unfinished = [step.name for step in submission.unfinished() if step.name in jobs]
-    queue = queued() if unfinished else set()
-    return {name: jobs[name] for name in unfinished if jobs[name] in queue}
+def active_jobs(jobs: Mapping[str, str]) -> dict[str, str]:
+    """Those of some steps' jobs that are waiting or running. Without any, SLURM is not needed."""
+    queue = queued() if jobs else set()
+    return {name: job for name, job in jobs.items() if job in queue}
 
 
 def submit_jobs(submission: Submission) -> list[str]:
@@ -75,10 +72,10 @@ def submit_jobs(submission: Submission) -> list[str]:
     submitted: list[str] = []
     unfinished = {step.name: step for step in submission.unfinished()}
     for name, step in unfinished.items():
-        is_queued = jobs.get(name) in queue
-        if is_queued and not set(submitted).intersection(step.after):
-            continue
-        if is_queued:  # it waits for a job that has failed
+        if jobs.get(name) in queue:
+            if not set(submitted).intersection(step.after):
+                continue
+            # It waits for a job that has failed: SLURM would never start it.
             subprocess.run(["scancel", jobs[name]], check=False, capture_output=True, timeout=60)
         needed = [jobs[other] for other in step.after if other in unfinished]
         jobs[name] = _submit(submission, step, needed)
@@ -99,14 +96,20 @@ def _submit(submission: Submission, step: SweepStep, needed: Sequence[str]) -> s
     try:
         return str(executor.submit(StepJob(submission.folder, step.name)).job_id)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise LarkError(f"SLURM does not accept the job of {step.name} ({lines[-1]}).") from error
+        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
+        raise LarkError(f"SLURM does not accept the job of {step.name} ({reason}).") from error
 
 
 def parameters(submission: Submission, step: SweepStep, needed: Sequence[str]) -> dict[str, Any]:
     """Parameters of a step's job, as submitit names them. `needed`: the jobs that it waits for."""
     launcher = {key: value for key, value in submission.launcher.items() if value is not None}
-    settings = {key: launcher[key] for key in GENERAL if key in launcher}
+    settings: dict[str, Any] = {
+        "name": f"lark-{step.name}",
+        "nodes": 1,
+        "tasks_per_node": 1,
+        "cpus_per_task": step.cpus,
+    }
+    settings |= {key: launcher[key] for key in GENERAL if key in launcher}
     settings |= {f"slurm_{key}": launcher[key] for key in SLURM if key in launcher}
     additional = dict(launcher.get("additional_parameters", {}))
     if needed:
@@ -116,5 +119,4 @@ def parameters(submission: Submission, step: SweepStep, needed: Sequence[str]) -
         settings["slurm_additional_parameters"] = additional
     if step.gpus:
         settings["gpus_per_node"] = step.gpus
-    one_task = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": step.cpus}
-    return {**settings, "name": f"lark-{step.name}", **one_task}
+    return settings

@@ -6,8 +6,8 @@ the process that makes an artifact holds its lock.
 
 import shlex
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,19 +61,19 @@ def _situation(submission: Submission, step: SweepStep, queue: Collection[str] |
 
 
 def _is_coming(
-    submission: Submission, step: SweepStep, attempts: list[Attempt], queue: Collection[str] | None
+    submission: Submission, step: SweepStep, attempts: Sequence[Attempt], queue: Collection[str] | None
 ) -> bool:
     """True if Ray or SLURM will start a step, or start it again."""
     if queue is not None:
         return submission.jobs.get(step.name) in queue
     if submission.driver is None:
         return False
-    # A failure from before the driver was started is one that the driver tries again.
+    # A driver tries a step once: a failure from before its start is that of an earlier driver.
     driver_started = (submission.folder / DRIVER).stat().st_mtime
     return not any(attempt.failed and attempt.ended >= driver_started for attempt in attempts)
 
 
-def _failure(submission: Submission, step: SweepStep, attempts: list[Attempt]) -> str:
+def _failure(submission: Submission, step: SweepStep, attempts: Sequence[Attempt]) -> str:
     """Why a step that nobody makes has no result. Empty: it was not started."""
     for attempt in attempts:
         if attempt.failed:
@@ -82,8 +82,8 @@ def _failure(submission: Submission, step: SweepStep, attempts: list[Attempt]) -
         return "its result has been removed or damaged; `submit` makes it again"
     if attempts:
         return "its process was lost"
-    job = submission.jobs.get(step.name) if submission.place == "slurm" else None
-    if job is not None and submission.has_inputs(step):
+    job = submission.jobs.get(step.name)
+    if submission.place == "slurm" and job is not None and submission.has_inputs(step):
         return f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why"
     if submission.log_file(step).exists():
         return "its process was lost, or its result was removed; `submit` makes it again"
@@ -93,54 +93,60 @@ def _failure(submission: Submission, step: SweepStep, attempts: list[Attempt]) -
 def describe(submission: Submission) -> str:
     """The status as text."""
     note = ""
-    queue: Collection[str] | None = None
-    try:
-        queue = queued() if submission.place == "slurm" else None
-    except LarkError as error:
-        queue = set(submission.jobs.values())
-        note = f"{error} Its jobs are assumed to be waiting or running."
-    steps = situations(submission, queue)
+    queue: Collection[str] = ()
+    if submission.place == "slurm":
+        try:
+            queue = queued()
+        except LarkError as error:
+            queue = submission.jobs.values()
+            note = f"{error} Its jobs are assumed to be waiting or running."
+    steps = situations(submission, queue if submission.place == "slurm" else None)
     trials = counted(len(submission.trials), "trial")
+    failed = [f"failed: {s.step.name}: {s.reason}" for s in steps if s.state == "failed"]
     parts = [
         f"{submission.title} ({submission.folder.name}), {trials}, on {submission.place}",
         _table(steps),
         _time_left(steps),
         note,
         _running(submission, steps),
-        "\n".join(f"failed: {s.step.name}: {s.reason}" for s in steps if s.state == "failed"),
+        "\n".join(failed),
         _advice(submission, steps, queue),
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def _table(steps: list[Situation]) -> str:
+def _table(steps: Sequence[Situation]) -> str:
     """Numbers of steps by operation and state."""
+    by_title: dict[str, list[Situation]] = defaultdict(list)
+    for s in steps:
+        by_title[s.step.title].append(s)
     rows = []
-    for title in dict.fromkeys(s.step.title for s in steps):
-        same = [s for s in steps if s.step.title == title]
+    for title, same in by_title.items():
         gpus = sorted({s.step.gpus for s in same})
-        rows.append(_row(title, same, "-".join(str(number) for number in gpus[:1] + gpus[1:][-1:])))
+        least_and_most = dict.fromkeys((str(gpus[0]), str(gpus[-1])))
+        rows.append(_row(title, same, "-".join(least_and_most)))
     rows.append(_row("all", steps, ""))
     return text_table(["step", *STATES, "GPUs", "device-hours left"], rows)
 
 
-def _row(title: str, steps: list[Situation], gpus: str) -> list[str]:
+def _row(title: str, steps: Sequence[Situation], gpus: str) -> list[str]:
     counts = Counter(s.state for s in steps)
     hours = sum(s.device_hours_left for s in steps)
     return [title, *(str(counts[state]) for state in STATES), gpus, f"{hours:,.2f}"]
 
 
-def _running(submission: Submission, steps: list[Situation]) -> str:
+def _running(submission: Submission, steps: Sequence[Situation]) -> str:
     now = time.time()
     rows = []
     for s in steps:
         if s.state == "running":
+            # The clock of the file system may be ahead.
             seconds = max(0.0, now - (s.started or now))
             rows.append([s.step.name, duration(seconds), str(submission.log_file(s.step))])
     return text_table(["running", "for", "log"], rows, right=3) if rows else ""
 
 
-def _time_left(steps: list[Situation]) -> str:
+def _time_left(steps: Sequence[Situation]) -> str:
     done = [s.step.name for s in steps if s.state == "done"]
     if len(done) == len(steps):
         return ""
@@ -152,35 +158,34 @@ def _time_left(steps: list[Situation]) -> str:
     return f"left: {total:,.2f} device-hours by the planner's estimate; {least}"
 
 
-def _advice(submission: Submission, steps: list[Situation], queue: Collection[str] | None) -> str:
+def _advice(submission: Submission, steps: Sequence[Situation], queue: Collection[str]) -> str:
     """What the user can do next."""
     words = shlex.join([submission.title, *submission.arguments])
     counts = Counter(s.state for s in steps)
     if counts["done"] == len(steps):
         return f"Everything is done: python -m experiments render {words}"
-    jobs = set(submission.jobs.values()).intersection(queue or ())
-    is_idle = not counts["running"] and submission.driver is None and not jobs
-    if not is_idle and not counts["failed"]:
+    if counts["failed"]:
+        reason = f"{counted(counts['failed'], 'step')} failed"
+    elif counts["running"] or submission.driver is not None or set(queue) & set(submission.jobs.values()):
         return ""
-    failed = f"{counted(counts['failed'], 'step')} failed"
-    reason = failed if counts["failed"] else "Nothing is being carried out"
+    else:
+        reason = "Nothing is being carried out"
     return f"{reason}. To continue, submit again: python -m experiments submit {words}"
 
 
 def timeline(submission: Submission) -> str:
     """When each step could start, started and ended, in seconds since the first start, and what it held."""
     steps = {s.step.name: s for s in situations(submission)}
-    started = {name: s.started for name, s in steps.items() if s.started is not None}
-    if not started:
-        return ""
-    zero = min(started.values())
+    begun = [s for s in steps.values() if s.started is not None]
+    zero = min((s.started or 0.0 for s in begun), default=0.0)
     rows = []
-    for name, start in sorted(started.items(), key=lambda item: item[1]):
-        s = steps[name]
-        ready = max((steps[other].ended or zero for other in s.step.after), default=zero)
-        times = [min(ready, start) - zero, start - zero]
+    for s in sorted(begun, key=lambda s: s.started or zero):
+        start = s.started or zero
+        ready = max((steps[name].ended or zero for name in s.step.after), default=zero)
         ended = "" if s.ended is None else f"{s.ended - zero:.1f}"
         held = counted(s.step.gpus, "GPU") if s.step.gpus else counted(s.step.cpus, "CPU")
         trials = ",".join(map(str, s.step.trials))
-        rows.append([name, trials, *(f"{seconds:.1f}" for seconds in times), ended, held, s.state])
-    return text_table(["step", "trials", "inputs ready", "started", "ended", "held", "state"], rows, right=2)
+        times = [f"{min(ready, start) - zero:.1f}", f"{start - zero:.1f}", ended]
+        rows.append([s.step.name, trials, *times, held, s.state])
+    header = ["step", "trials", "inputs ready", "started", "ended", "held", "state"]
+    return text_table(header, rows, right=2) if rows else ""

@@ -34,7 +34,6 @@ LOG = "driver.log"
 def submit(sweep: Sweep) -> Submission:
     """Submit the steps of a sweep that are not finished and not under way. Returns the submission."""
     checks.check_settings(sweep)
-    checks.check_cluster(sweep)
     hardware = sweep.trials[0].config.hardware
     if hardware.cluster == "slurm":
         checks.check_slurm(sweep)
@@ -56,17 +55,18 @@ def _submit(
     sweep: Sweep, folder: Path, steps: Sequence[SweepStep], place: str, address: str | None
 ) -> Submission:
     before = _submitted_before(folder)
-    if before is not None:
-        checks.check_same_place(before, place, address)
-        if before.driver is not None:
-            checks.check_same_steps(before, steps)
-            log.info(
-                "it is being carried out (%s); steps that fail can be submitted again when it has ended",
-                before.driver,
-            )
-            return before
-        if place == "slurm":
-            steps = _as_queued(steps, before)
+    driver = holder(folder / DRIVER)
+    if driver is not None:
+        before = checks.check_driver(before, folder, driver, place, address)
+        checks.check_same_steps(before, steps)
+        log.info(
+            "it is being carried out (%s); steps that fail can be submitted again when it has ended", driver
+        )
+        return before
+    if place != "slurm":
+        checks.check_no_jobs(before, folder)
+    elif before is not None:
+        steps = _as_queued(steps, before)
     trials = [{"overrides": trial.overrides, "config": asdict(trial.config)} for trial in sweep.trials]
     write_graph(
         folder,
@@ -80,8 +80,9 @@ def _submit(
     )
     submission = Submission(folder)
     unfinished = submission.unfinished()
-    numbers = (counted(len(steps), "step"), counted(len(trials), "trial"), len(steps) - len(unfinished))
-    log.info("%s: %s of %s, %d finished", sweep.title, *numbers)
+    finished = len(steps) - len(unfinished)
+    in_total = f"{counted(len(steps), 'step')} of {counted(len(trials), 'trial')}"
+    log.info("%s: %s, %d finished", sweep.title, in_total, finished)
     if unfinished and place == "slurm":
         log.info("%s submitted to SLURM", counted(len(submit_jobs(submission)), "job"))
     elif unfinished:
@@ -90,27 +91,24 @@ def _submit(
 
 
 def _submitted_before(folder: Path) -> Submission | None:
-    """The sweep as it was submitted before. None: it was not, or its graph is damaged and nothing is under
-    way.
-    """
+    """The sweep as it was submitted before. None: it was not, or its graph is damaged."""
     if not (folder / GRAPH).exists():
         return None
     try:
         return Submission(folder)
     except LarkError:
-        checks.check_nothing_under_way(folder)
         log.info("%s cannot be used, and is written again", folder / GRAPH)
         return None
 
 
 def _as_queued(steps: Sequence[SweepStep], before: Submission) -> list[SweepStep]:
     """Steps whose SLURM jobs are waiting or running keep the resources that these jobs have asked for."""
-    steps_by_name = {step.name: step for step in steps}
-    for name in active_jobs(before):
+    planned = {step.name: step for step in steps}
+    for name in active_jobs(before.unfinished_jobs()):
         queued = before.steps[name]
-        if name in steps_by_name:
-            steps_by_name[name] = replace(steps_by_name[name], gpus=queued.gpus, cpus=queued.cpus)
-    return list(steps_by_name.values())
+        if name in planned:
+            planned[name] = replace(planned[name], gpus=queued.gpus, cpus=queued.cpus)
+    return list(planned.values())
 
 
 def plan_steps(sweep: Sweep, machine: Machine) -> list[SweepStep]:
@@ -120,6 +118,7 @@ def plan_steps(sweep: Sweep, machine: Machine) -> list[SweepStep]:
     for vertex in graph([trial.steps for trial in sweep.trials]):
         step = vertex.step
         share = shares.share(step, sweep.trials[vertex.trial])
+        folders = [artifact.folder.as_posix() for artifact in step.artifacts]
         steps.append(
             SweepStep(
                 name=vertex.name,
@@ -128,10 +127,8 @@ def plan_steps(sweep: Sweep, machine: Machine) -> list[SweepStep]:
                 trials=vertex.trials,
                 after=vertex.after,
                 key=step.key,
-                artifacts=tuple(artifact.folder.as_posix() for artifact in step.artifacts),
-                gpus=share.gpus,
-                cpus=share.cpus,
-                seconds=share.seconds,
+                artifacts=tuple(folders),
+                **asdict(share),
             )
         )
     return steps

@@ -10,7 +10,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from experiments.bench.cluster import compare, draw, simulate, totals, with_defaults
+from experiments.bench._cluster_simulation import simulate
+from experiments.bench.cluster import compare, draw, totals, with_defaults
 from lark.errors import LarkError
 from lark.planner.__main__ import composed, numbers
 from lark.planner.division import Workload, disk_gib, parts
