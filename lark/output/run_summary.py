@@ -54,7 +54,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Table:
+class SummaryTable:
     """A table of the summary."""
 
     name: str
@@ -88,7 +88,9 @@ def run_summary(run: "Pipeline") -> None:
     run.tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
-def _report(run: "Pipeline", models: Sequence[Evaluated], results: Table, selected: dict[str, float]) -> None:
+def _report(
+    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, selected: dict[str, float]
+) -> None:
     """Print the results, and write them to summary.md and to the tracker."""
     config = run.config
     details = details_table(config, models)
@@ -148,7 +150,7 @@ def headline(config: Config) -> str:
     return title + f"mean ± standard deviation over {len(decoding.seeds)} decoding seeds"
 
 
-def results_table(config: Config, models: Sequence[Evaluated]) -> Table:
+def results_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row for the base model and one for the trained student."""
     tasks = config.benchmark.tasks
     rows = []
@@ -161,10 +163,10 @@ def results_table(config: Config, models: Sequence[Evaluated]) -> Table:
         mean = spread(average(list(metrics.values()))) if is_complete else "–"
         rows.append([config.student.name, *model.labels, *cells, mean])
     labels = [task.label for task in tasks.values()]
-    return Table("results", headline(config), ["student", "method", "B", *labels, "Avg"], rows)
+    return SummaryTable("results", headline(config), ["student", "method", "B", *labels, "Avg"], rows)
 
 
-def details_table(config: Config, models: Sequence[Evaluated]) -> Table:
+def details_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
     main = config.benchmark.grader
@@ -185,7 +187,7 @@ def details_table(config: Config, models: Sequence[Evaluated]) -> Table:
             cells += [spread(metrics.sample_accuracy), spread(others[name].sample_accuracy)]
             cells += [f"{metrics.truncated:.1f}", f"{metrics.unboxed:.1f}"]
             rows.append([*model.labels, *cells])
-    return Table("details", DETAILS.format(k=k), header, rows)
+    return SummaryTable("details", DETAILS.format(k=k), header, rows)
 
 
 def _without_box(config: Config, models: Sequence[Evaluated]) -> str | None:
@@ -206,7 +208,7 @@ def _without_box(config: Config, models: Sequence[Evaluated]) -> str | None:
     )
 
 
-def levels_table(config: Config, models: Sequence[Evaluated]) -> Table:
+def levels_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row per model and benchmark with levels of difficulty (MATH-500: 1 to 5)."""
     by_level = []
     for model in models:
@@ -220,7 +222,7 @@ def levels_table(config: Config, models: Sequence[Evaluated]) -> Table:
     for labels, levels in by_level:
         rows.append([*labels, *(levels.get(number, "–") for number in numbers)])
     title = f"Acc@{config.benchmark.decoding.samples} by level ({config.benchmark.grader} grader)"
-    return Table("levels", title, header, rows)
+    return SummaryTable("levels", title, header, rows)
 
 
 def evaluated(config: Config, store: Store, plan: Sequence[Step]) -> list[Evaluated]:

@@ -27,7 +27,7 @@ from lark.grading.strict.structure import (
     Inequality,
     Matrix,
     Quantity,
-    Reading,
+    ReadingRules,
     SetExpression,
     Statement,
     Value,
@@ -48,13 +48,13 @@ _ENVIRONMENTS = frozenset({"matrix}", "pmatrix}", "bmatrix}", "array}", "smallma
 
 
 def read_answer(tokens: Tokens, symbols: frozenset[str], is_gold: bool = False) -> Answer:
-    """The structure of an answer. See `Reading` for `symbols` and `is_gold`."""
-    return _Parser(Reading(symbols, is_gold)).answer(tokens)
+    """The structure of an answer. See `ReadingRules` for `symbols` and `is_gold`."""
+    return _Parser(ReadingRules(symbols, is_gold)).answer(tokens)
 
 
 @dataclass(frozen=True)
 class _Parser:
-    reading: Reading
+    reading: ReadingRules
 
     def answer(self, tokens: Tokens) -> Answer:
         tokens = without_outer_brackets(_without_opening(tokens), only="{")

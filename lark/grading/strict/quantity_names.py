@@ -17,7 +17,7 @@ from lark.grading.strict.answer_tokens import (
 )
 from lark.grading.strict.brackets import has_items, is_enclosed
 from lark.grading.strict.notation import GREEK
-from lark.grading.strict.structure import Reading
+from lark.grading.strict.structure import ReadingRules
 from lark.grading.strict.vocabulary import word_set
 
 _GREEK_NAMES = "|".join(sorted(name[1:] for name in GREEK))
@@ -47,7 +47,7 @@ _NOT_PRODUCTS = frozenset({"hi", "no", "def"})
 """Neighbours in the alphabet that are words."""
 
 
-def is_name(tokens: Tokens, others: frozenset[str], reading: Reading) -> bool:
+def is_name(tokens: Tokens, others: frozenset[str], reading: ReadingRules) -> bool:
     """True if a side of an equation only names the quantity. `others`: the letters of the other sides."""
     words = words_of(tokens)
     if len(words) == len(tokens) and (len(words) > 1 or len(words[0]) > 1):

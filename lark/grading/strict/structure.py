@@ -101,7 +101,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingRules:
     """How an answer is read: as a gold answer, or as a prediction beside one."""
 
     symbols: frozenset[str]

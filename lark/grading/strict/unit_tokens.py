@@ -5,7 +5,7 @@ import re
 from lark.grading.strict import units
 from lark.grading.strict.answer_tokens import Token, Tokens, mark, source, texts_of, with_words_as_w
 from lark.grading.strict.labels import has_number_word
-from lark.grading.strict.structure import Reading
+from lark.grading.strict.structure import ReadingRules
 from lark.grading.strict.units import Unit
 
 _SIGNS_BEFORE: dict[str, Unit] = {
@@ -29,7 +29,7 @@ _SINGULAR = re.compile(r"(?:- )?(?:1(?:\.0*)?|0?\.[0-9]+|\\frac \{ [0-9]+ \} \{ 
 _ENDS_OF_VALUES = frozenset({")", "]", "}", r"\}", r"\pi", r"\%", r"\$", r"\cent", "!"})
 
 
-def split_unit(tokens: Tokens, reading: Reading) -> tuple[Tokens, Unit | None]:
+def split_unit(tokens: Tokens, reading: ReadingRules) -> tuple[Tokens, Unit | None]:
     """A value without its unit, and the unit."""
     tokens = _with_fraction_as_slash(tokens)
     texts = tuple(texts_of(tokens))
@@ -43,7 +43,7 @@ def split_unit(tokens: Tokens, reading: Reading) -> tuple[Tokens, Unit | None]:
     return _split_words(tokens, None, reading)
 
 
-def _split_words(tokens: Tokens, sign: Unit | None, reading: Reading) -> tuple[Tokens, Unit | None]:
+def _split_words(tokens: Tokens, sign: Unit | None, reading: ReadingRules) -> tuple[Tokens, Unit | None]:
     """A value without the unit in words after it, and the unit. `sign`: the unit of a sign before the value."""
     tokens = _without_abbreviating_period(tokens)
     start = _first_word(tokens)
@@ -63,7 +63,7 @@ def _split_words(tokens: Tokens, sign: Unit | None, reading: Reading) -> tuple[T
     return number, units.combined_unit(sign or before, unit)
 
 
-def _is_unit(words: list[str], is_denominator: bool, value: Tokens, reading: Reading) -> bool:
+def _is_unit(words: list[str], is_denominator: bool, value: Tokens, reading: ReadingRules) -> bool:
     """True if words after a value can be its unit. In a gold answer they are, unless they count."""
     if words[0] in reading.symbols or has_number_word(words):
         return False
