@@ -99,7 +99,7 @@ def _done(job: Job, workloads: dict[str, Workload]) -> dict[str, set[tuple[str, 
     done: dict[str, set[tuple[str, int]]] = {}
     for name, workload in workloads.items():
         folder = job.outputs[name]
-        if shards.merged(folder, workload, report=job.is_main):
+        if shards.merged(folder, report=job.is_main):
             done[name] = set(workload.keys)
         else:
             done[name] = set(shards.stored(folder, workload, report=job.is_main))
