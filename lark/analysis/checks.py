@@ -29,12 +29,6 @@ def check_trajectories(question: str, count: int) -> None:
         )
 
 
-def check_finite(question: str, finite: bool) -> None:
-    """Refuse gradients that are not numbers."""
-    if not finite:
-        raise LarkError(f"A gradient of question {question} is not finite: check the student's weights.")
-
-
 def check_linear_head(bias: bool, softcap: float | None, scale: float) -> None:
     """Refuse a student whose logits are not a linear map of its hidden states."""
     if bias or softcap is not None or scale != 1.0:
@@ -63,15 +57,6 @@ def check_plane(dimensions: int) -> None:
         raise LarkError(
             "A landscape needs a question with at least 3 candidates whose scores differ: choose another"
             " question."
-        )
-
-
-def check_shards(folder: Path, missing: Sequence[str], count: int) -> None:
-    """Refuse to merge an incomplete set of shards."""
-    if missing:
-        raise LarkError(
-            f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command"
-            " again."
         )
 
 

@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 
 from lark import config
-from lark.analysis.checks import check_finite
 from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.scoring.checks import check_finite
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
@@ -100,7 +100,7 @@ def teacher_gradients(job: Job) -> Measure:
     def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         gradients = sketched(sketcher, [e for _, e in rows], job)
         norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
-        check_finite(name, bool(np.isfinite(norms).all()))
+        check_finite(name, norms)
         columns = {
             "question_id": name,
             "candidate_id": [row["candidate_id"] for row, _ in rows],

@@ -133,7 +133,7 @@ class GradientScorer:
             gradients = self._gradients(rows, encoded, list(chain.from_iterable(questions)), advance)
             for question in questions:
                 candidates = Candidates.of([gradients[row] for row in question])
-                check_finite(candidates.gram, candidates.losses, rows[question[0]]["question_id"])
+                check_finite(rows[question[0]]["question_id"], candidates.gram, candidates.losses)
                 g_star[question] = candidates.g_star
                 norm[question] = candidates.norms
             for row, gradient in gradients.items():

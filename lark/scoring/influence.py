@@ -30,7 +30,7 @@ WIDENED = 8192
 
 
 def sample(questions: Iterable[str], number: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes: a sample that does not depend on their order."""
+    """The questions with the smallest hashes. A larger sample contains the smaller one, whatever the order."""
 
     def digest(question: str) -> bytes:
         return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()
