@@ -184,7 +184,7 @@ def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
 def _by_level(correct: NDArray[np.bool_], levels: Sequence[int | None]) -> tuple[LevelMetrics, ...]:
     members = np.array(levels, dtype=float)  # None becomes NaN
     metrics = []
-    for level in sorted(set(levels) - {None}):
+    for level in sorted({level for level in levels if level is not None}):
         part = correct[:, members == level]
         metrics.append(LevelMetrics(level, part.shape[1], accuracy_at_k(part), sample_accuracy(part)))
     return tuple(metrics)

@@ -21,14 +21,8 @@ from torch import Tensor
 
 from lark.models.head import Head, LogitRule, mixes
 from lark.scoring.sketches import Fold
-from lark.scoring.statistics import (
-    COMPILE_FROM,
-    CPU_TILE,
-    GPU_TILE,
-    check_bounds,
-    check_inputs,
-    log_uncompiled,
-)
+from lark.scoring.statistics import check_bounds, check_inputs
+from lark.scoring.tiles import COMPILE_FROM, CPU_TILE, GPU_TILE, compiled_for
 
 WeighTile = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """(logits [R, C] of the wrong tokens, m [R]): the new m [R], exp(z - m) [R, C] and its sums [R]."""
@@ -129,13 +123,7 @@ def weigh(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @cache
 def _compiled() -> WeighTile | None:
     """`weigh`, compiled for the CPU's tile, tried once; None where it cannot be compiled."""
-    compiled = torch.compile(weigh, fullgraph=True, dynamic=False)
-    try:
-        compiled(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE))
-    except Exception as error:  # the compiler's failures have no common type
-        log_uncompiled(error)
-        return None
-    return compiled
+    return compiled_for(weigh, torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE))
 
 
 def _slope(rule: LogitRule, z: Tensor) -> Tensor | None:
