@@ -6,7 +6,7 @@ candidate's g*, from the Gram matrix of the sketches, and its gradient's norm; `
 vector of each gradient if a method compares gradients of different questions (method=less).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain, groupby
 from typing import Any
@@ -44,23 +44,24 @@ from lark.work.sharding import Work, in_shards
 @in_shards
 def gram(job: Job) -> Work:
     """g* from sketches of a forward pass (method=lark_gram)."""
-    cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
-
-    def scorer(student: LoadedStudent) -> GradientScorer:
-        return GradientScorer(forward_sketcher(student, job.config), job)
-
-    return pass_over(job, cut, "scoring", scorer)
+    return _sketching(job, forward_sketcher, "scoring")
 
 
 @in_shards
 def exact(job: Job) -> Work:
     """g* from sketches of a forward and a backward pass (method=lark_exact and others)."""
+    return _sketching(job, backward_sketcher, "sketching gradients", gradients=True)
+
+
+def _sketching(
+    job: Job, sketcher: Callable[[LoadedStudent, Config], Sketcher], label: str, gradients: bool = False
+) -> Work:
     cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
     def scorer(student: LoadedStudent) -> GradientScorer:
-        return GradientScorer(backward_sketcher(student, job.config), job)
+        return GradientScorer(sketcher(student, job.config), job)
 
-    return pass_over(job, cut, "sketching gradients", scorer, gradients=True)
+    return pass_over(job, cut, label, scorer, gradients=gradients)
 
 
 def forward_sketcher(student: LoadedStudent, config: Config) -> ForwardSketcher:
@@ -92,7 +93,8 @@ class Candidates:
 
     @classmethod
     def of(cls, gradients: Sequence[TrajectoryGradient]) -> "Candidates":
-        layers, head = (_inner(gradients, part) for part in ("layers", "head"))
+        layers = _inner([g.layers for g in gradients])
+        head = _inner([g.head for g in gradients])
         return cls(layers, head, np.array([g.loss for g in gradients]))
 
     @property
@@ -109,8 +111,8 @@ class Candidates:
         return np.sqrt(np.diagonal(self.gram))
 
 
-def _inner(gradients: Sequence[TrajectoryGradient], part: str) -> Floats:
-    stacked = torch.stack([getattr(g, part) for g in gradients]).double()
+def _inner(gradients: list[Tensor]) -> Floats:
+    stacked = torch.stack(gradients).double()
     return np.asarray((stacked @ stacked.T).cpu().numpy())
 
 

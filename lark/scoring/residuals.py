@@ -56,8 +56,12 @@ class _Sweep:
     """
 
     def __init__(self, hidden: Tensor, targets: Tensor, head: Head, fold: Fold) -> None:
-        T, d, device = len(targets), hidden.shape[1], hidden.device
-        self.hidden, self.targets, self.head, self.fold = hidden, targets, head, fold
+        T, d = hidden.shape
+        device = hidden.device
+        self.hidden = hidden
+        self.targets = targets
+        self.head = head
+        self.fold = fold
         rows, self.columns = GPU_TILE if hidden.is_cuda else (CPU_TILE, CPU_TILE)
         compiles = not hidden.is_cuda and head.vocabulary >= COMPILE_FROM and rows <= T
         self.weigh = (_compiled() if compiles else None) or weigh
@@ -85,7 +89,8 @@ class _Sweep:
             shrink = torch.exp(self.m[block] - m[:size])
             self.m[block] = m[:size].double()
             self.sum[block] = self.sum[block] * shrink + sums[:size]
-            if (slope := _slope(part.rule, logits)) is not None:
+            slope = _slope(part.rule, logits)
+            if slope is not None:
                 weights = weights * slope
             ratio = shrink.float()[:, None]
             self.folded[block] = self.folded[block].mul_(ratio).add_(self.fold.part(weights, start))
@@ -106,10 +111,13 @@ class _Sweep:
         wrong = torch.sigmoid(log_odds)
         share = torch.where(self.sum > 0, wrong / self.sum, 0).float()[:, None]
         slope = _slope(self.head.rule, self.gold)
-        own = wrong.float() if slope is None else wrong.float() * slope
-        pulled, folded = self.pulled.mul_(share), self.folded.mul_(share)
-        pulled -= own[:, None] * self.head.weight[self.targets].float()
-        self.fold.add_unit(folded, self.targets, -own)
+        gold = wrong.float()
+        if slope is not None:
+            gold = gold * slope
+        pulled = self.pulled.mul_(share)
+        pulled -= gold[:, None] * self.head.weight[self.targets].float()
+        folded = self.folded.mul_(share)
+        self.fold.add_unit(folded, self.targets, -gold)
         return Residuals(surprisal, pulled, folded)
 
 
