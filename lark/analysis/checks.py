@@ -9,12 +9,6 @@ from lark.errors import LarkError
 OTHER_STUDENT = "choose another student for analysis.name=theory."
 
 
-def check_candidates(count: int) -> None:
-    """Refuse a question whose budget leaves no choice."""
-    if count < 2:
-        raise LarkError("A question needs at least 2 candidates to select from.")
-
-
 def check_sampled(questions: Sequence[str]) -> None:
     """Refuse a pool in which no question has a choice."""
     if not questions:

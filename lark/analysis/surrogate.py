@@ -87,21 +87,24 @@ class Agreement:
         attained = {}
         if ATTAINED_SHOWN in budgets:
             attained[f"attained@{ATTAINED_SHOWN}"] = float(by_budget["attained"][ATTAINED_SHOWN])
-        questions = self.questions
+
+        def mean(column: str) -> float:
+            return float(self.questions[column].mean())
+
         return {
             "pearson": self.pearson,
             "spearman": self.spearman,
-            "pearson_within": float(questions["pearson"].mean()),
-            "spearman_within": float(questions["spearman"].mean()),
+            "pearson_within": mean("pearson"),
+            "spearman_within": mean("spearman"),
             **recalls,
             **attained,
-            "error_mean": float(questions["error"].mean()),
-            "error_median": float(questions["error"].median()),
-            "error_raw_mean": float(questions["error_raw"].mean()),
-            "error_raw_median": float(questions["error_raw"].median()),
-            "mean_cosine": float(questions["mean_cosine"].mean()),
-            "pearson_proxy": float(questions["pearson_proxy"].mean()),
-            "pearson_diagonal": float(questions["pearson_diagonal"].mean()),
+            "error_mean": mean("error"),
+            "error_median": float(self.questions["error"].median()),
+            "error_raw_mean": mean("error_raw"),
+            "error_raw_median": float(self.questions["error_raw"].median()),
+            "mean_cosine": mean("mean_cosine"),
+            "pearson_proxy": mean("pearson_proxy"),
+            "pearson_diagonal": mean("pearson_diagonal"),
         }
 
 

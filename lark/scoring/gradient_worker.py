@@ -7,7 +7,7 @@ vector of each gradient if a method compares gradients of different questions (m
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from typing import Any
 
@@ -27,11 +27,12 @@ from lark.pool.trajectory import Trajectory
 from lark.scoring import influence as influences
 from lark.scoring.by_question import Floats
 from lark.scoring.checks import check_any_response, check_finite
+from lark.scoring.correctness import TRAJECTORY_COLUMNS
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.influence import cosines, directions, held_out_cosines
 from lark.scoring.learnability import exact_score
-from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, naming, pass_over
+from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, in_batches, naming, pass_over
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.sources import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUENCE_TABLE
@@ -169,12 +170,9 @@ class GradientScorer:
         self, rows: Rows, encoded: Sequence[Encoded], usable: list[int], advance: Advance
     ) -> dict[int, TrajectoryGradient]:
         gradients: dict[int, TrajectoryGradient] = {}
-        lengths = [len(encoded[row].ids) for row in usable]
-        for places in batches(lengths, self.budget, padded=not self.sketcher.student.packs):
-            batch = [usable[place] for place in places]
+        for batch in in_batches(self.sketcher.student, encoded, usable, self.budget, advance):
             with naming(rows, batch):
                 gradients |= zip(batch, self.sketcher([encoded[row] for row in batch]), strict=True)
-            advance(sum(lengths[place] for place in places))
         return gradients
 
 
@@ -221,8 +219,7 @@ def _validation_rows(job: Job, table: pd.DataFrame) -> np.ndarray:
     """Rows of the table whose trajectories are the validation set: of a sample of the pool's questions."""
     settings = job.config.method.validation
     questions = set(influences.sample(table["question_id"], settings.questions, settings.seed))
-    columns = [field.name for field in fields(Trajectory)]
-    rows = pools.iterate(job.inputs["pool"] / pools.FILE, columns=columns)
+    rows = pools.iterate(job.inputs["pool"] / pools.FILE, columns=TRAJECTORY_COLUMNS)
     sampled = [Trajectory(**row) for row in rows if row["question_id"] in questions]
     validation = influences.correct_or_all(sampled, job.config.pool)
     keys = {(trajectory.question_id, trajectory.candidate_id) for trajectory in validation}

@@ -20,7 +20,7 @@ from lark.models.load import load_chat
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import shards
-from lark.scoring.forward import LoadedStudent
+from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.shards import Shards
 from lark.scoring.tokens import TrajectoryTokens, write_shard
 from lark.store.part_files import write_part
@@ -119,6 +119,16 @@ def naming(rows: Rows, batch: Sequence[int]) -> Iterator[None]:
         raise LarkError(
             f"{error} This occurred in a batch of {len(batch)} trajectories: {names}{end}"
         ) from error
+
+
+def in_batches(
+    student: LoadedStudent, encoded: Sequence[Encoded], usable: Sequence[int], budget: int, advance: Advance
+) -> Iterator[list[int]]:
+    """Rows of each batch of the trajectories `usable`. The progress bar advances when a batch is done."""
+    lengths = [len(encoded[row].ids) for row in usable]
+    for places in batches(lengths, budget, padded=not student.packs):
+        yield [usable[place] for place in places]
+        advance(sum(lengths[place] for place in places))
 
 
 def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
