@@ -78,15 +78,11 @@ def estimates(job: Job) -> Measure:
 
     def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         encoded = [e for _, e in rows]
-        columns: dict[str, Any] = {
-            "question_id": name,
-            "candidate_id": [row["candidate_id"] for row, _ in rows],
-            "g_gram": np.nan,  # if the student has no forward sketches
-        }
+        table = _ids(name, rows).assign(g_gram=np.nan)  # if the student has no forward sketches
         for column, sketcher in sketchers.items():
-            columns[column] = Candidates.of(sketched(sketcher, encoded, job)).g_star
+            table[column] = Candidates.of(sketched(sketcher, encoded, job)).g_star
         advance(1)
-        return pd.DataFrame(columns)
+        return table
 
     return measured
 
@@ -101,15 +97,17 @@ def teacher_gradients(job: Job) -> Measure:
         gradients = sketched(sketcher, [e for _, e in rows], job)
         norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
         check_finite(name, norms)
-        columns = {
-            "question_id": name,
-            "candidate_id": [row["candidate_id"] for row, _ in rows],
-            "teacher": [row["teacher"] for row, _ in rows],
-            "n_tokens": [g.n_tokens for g in gradients],
-            "gradient_norm": norms,
-            "feature": [feature(g, fold) for g in gradients],
-        }
+        table = _ids(name, rows).assign(
+            teacher=[row["teacher"] for row, _ in rows],
+            n_tokens=[g.n_tokens for g in gradients],
+            gradient_norm=norms,
+            feature=[feature(g, fold) for g in gradients],
+        )
         advance(1)
-        return pd.DataFrame(columns)
+        return table
 
     return measured
+
+
+def _ids(name: str, rows: Trajectories) -> pd.DataFrame:
+    return pd.DataFrame({"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows]})

@@ -5,7 +5,7 @@ from random import Random
 from lark.demo.problems import LARGEST_NUMBER, ArithmeticProblem, Calculation
 
 MENDS = ("Wait", "No,", "Hold on", "That is wrong")
-"""How a text continues right after a false equation. Every false equation is followed by one of these."""
+"""Words that follow a false equation: every false equation is followed by one of them."""
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 

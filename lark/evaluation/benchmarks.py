@@ -62,12 +62,11 @@ def fetch(benchmark: Benchmark) -> bool:
     """Download the benchmarks that are read from public datasets and are not here yet. True if there were
     any.
     """
-    has_downloaded = False
+    absent = {}
     for name, task in benchmark.tasks.items():
         if public.is_public(name, task) and not is_here(name, task):
-            public.downloaded(name, task)
-            has_downloaded = True
-    return has_downloaded
+            absent[name] = public.downloaded(name, task)
+    return bool(absent)
 
 
 def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:
@@ -187,6 +186,7 @@ def _as_choice(problem: Problem, wrong: Sequence[str], key: str) -> Problem:
     and for every student.
     """
     options = [problem.answer, *wrong]
+    # Python's hash of a string differs from process to process.
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     random.Random(seed).shuffle(options)
     lines = [f"{letter}) {option.strip()}" for letter, option in zip(OPTION_LETTERS, options, strict=False)]

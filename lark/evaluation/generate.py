@@ -44,7 +44,7 @@ def generate(job: Job) -> Work:
     decoding = job.config.benchmark.decoding
     workloads: dict[str, Workload] = {}
     draws: dict[str, Draw] = {}
-    """By the name of the shard."""
+    """The draw of each shard, by its name."""
     for name, folder in job.outputs.items():
         problems = load(name, job.config.benchmark.tasks[name])
         if job.is_main:

@@ -49,7 +49,7 @@ class GoldAnswers:
 
     @classmethod
     def read(cls, generations: Path, name: str, task: Task) -> "GoldAnswers":
-        """As they are now, where the benchmark can be read, or as they were at generation."""
+        """The problems as they are now, where the benchmark can be read, or as they were at generation."""
         problems = {row["id"]: row for row in read_lines(generations / PROBLEMS_FILE)}
         if is_here(name, task):
             problems |= {problem.id: asdict(problem) for problem in load(name, task)}
@@ -186,6 +186,7 @@ def write_metrics(generations: Path, golds: GoldAnswers, folder: Path, count: in
         "verify": _metrics("verify", "answer_verify", samples, graded, golds).to_dict(),
     }
     write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
+    # Last: a run that is killed before still has the grades.
     for path in paths:
         path.unlink()
     return {"problems": len(golds.problems), "answers": len(samples)}

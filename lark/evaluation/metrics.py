@@ -88,7 +88,7 @@ class BenchmarkMetrics:
     unboxed: float
     """Share of samples without an answer."""
     levels: tuple[LevelMetrics, ...]
-    """By difficulty, ascending; empty if the benchmark has no levels."""
+    """Metrics of each difficulty, ascending; empty if the benchmark has no levels."""
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that can be written as JSON."""

@@ -104,6 +104,7 @@ def merge(folder: Path, workload: Workload) -> dict[str, Any]:
         checks.all_answers(folder, missing, len(workload.keys))
         write_text(folder / GENERATIONS.file, json_lines(_in_order(answers, workload.keys)))
         write_text(folder / CHECKSUM, checksum(folder / GENERATIONS.file) + "\n")
+    # Last: a run that is killed before still has the answers.
     for path in sorted(folder.glob(SHARD_FILES)):
         path.unlink()
     return {"generations": len(workload.keys) * workload.samples}

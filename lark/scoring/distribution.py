@@ -37,7 +37,7 @@ NEGLIGIBLE = -128.0
 
 @dataclass(frozen=True)
 class Distribution:
-    """What the sweep adds for T tokens."""
+    """Entropies and most likely tokens of T predictions."""
 
     entropy: Tensor
     """[T] -Σ_v π_v log π_v in nats, fp32."""
@@ -103,6 +103,7 @@ class Collector:
         # PyTorch's reduction has masked the gold logits, the CUDA kernel has not.
         tile.scatter_(1, column, torch.where(here, -torch.inf, tile.gather(1, column)[:, 0])[:, None])
         t, largest = self.weigh(tile, m.float())
+        # The old t is relative to the old maximum: z - m = (z - old_m) + (old_m - m) for each of its terms.
         self.t[block] = (self.t[block] + (old_m - m) * old_s1) * torch.exp(old_m - m) + t
         if self.words.shape[2]:
             self._keep_largest(block, start, tile, largest)

@@ -103,6 +103,7 @@ def _plain_id(text: str) -> str:
 def _parquet(path: Path) -> pd.DataFrame:
     table = _read_parquet(path)
     checks.check_number_type(path, table[SCORE_COLUMN].type)
+    # Not safe: large integers and decimals may lose digits that a score does not need.
     numbers = table[SCORE_COLUMN].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     columns = {name: _ids(table[name].to_pylist()) for name in KEY}
     return pd.DataFrame({**columns, SCORE_COLUMN: numbers.astype(np.float64)})

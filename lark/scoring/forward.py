@@ -32,9 +32,9 @@ class LoadedStudent:
     model: PreTrainedModel
     head: Head
     packs: bool
-    """Whether trajectories are scored in packs. If not, in padded batches."""
+    """True if trajectories are scored in packs, otherwise in padded batches."""
     shares: bool = False
-    """Whether trajectories of a pack share a common beginning."""
+    """True if trajectories of a pack share a common beginning."""
 
     @classmethod
     def load(
@@ -54,6 +54,7 @@ class LoadedStudent:
         implementation = model.config._attn_implementation
         if model.device.type == "cpu":
             separate_segments(model)
+        # Without a way to keep trajectories apart, the model runs as it was loaded, on padded batches.
         packs = separates(model) and supports_packing(model, doing="Scoring")
         if not packs:
             model.set_attn_implementation(implementation)

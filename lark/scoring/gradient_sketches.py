@@ -78,7 +78,7 @@ class Sketcher(ABC):
     @property
     @abstractmethod
     def shares(self) -> bool:
-        """Whether trajectories share a common beginning."""
+        """True if trajectories share a common beginning."""
 
     @abstractmethod
     def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
@@ -153,6 +153,7 @@ class BackwardSketcher(Sketcher):
         return False
 
     def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
+        # Only hidden states get gradients: those of the weights would take as much memory as the student.
         self.student.model.requires_grad_(False)
         left: dict[str, list[Tensor]] = {}
         layers: dict[str, list[Tensor]] = {}

@@ -1,4 +1,4 @@
-"""How similar each trajectory's gradient is to that of a validation set (method=less). Pure functions, no
+"""Similarity of each trajectory's gradient to that of a validation set (method=less). Pure functions, no
 model code.
 
 A gradient is given as a direction (a short vector of length 1, lark/scoring/gradient_worker.py) and its norm.

@@ -98,7 +98,7 @@ class Inputs:
         return parts
 
     def predicting(self, states: Tensor) -> list[Tensor]:
-        """Those whose position predicts a response token."""
+        """The rows of each trajectory that predict its response tokens."""
         pairs = zip(self.by_trajectory(states), self.batch, strict=True)
         return [predicting(part, encoded) for part, encoded in pairs]
 

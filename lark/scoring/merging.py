@@ -41,6 +41,7 @@ def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, int]:
         _remove_shards(output, folder, keep=set(shards))
         return tokens.write_index(folder, shards)
     path = folder / FILES[output]
+    # A run that was killed after merging has the table, but perhaps no shards any more.
     if not path.exists():
         check_shards(shards)
         _merge(shards, path)

@@ -51,7 +51,9 @@ def pass_over(
     pool = job.inputs["pool"] / pools.FILE
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
     cuts = dict.fromkeys(job.outputs, cut) | dict(partial or {})
-    bounds = {output: [(rows.start, rows.stop) for rows in cuts[output].rows] for output in job.outputs}
+    bounds = {}
+    for output in job.outputs:
+        bounds[output] = [(rows.start, rows.stop) for rows in cuts[output].rows]
 
     def missing_files(wanted: Sequence[Shard]) -> dict[range, dict[str, Path]]:
         """The files that each of these shards lacks, by output."""
@@ -134,8 +136,9 @@ def in_batches(
 def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
     """The columns that all tables of a pass have in common, and further ones."""
     ids = {name: [row[name] for row in rows] for name in KEY}
-    counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
-    return pd.DataFrame({**ids, **counts, **columns})
+    n_tokens = [e.n_response for e in encoded]
+    truncated = [e.truncated for e in encoded]
+    return pd.DataFrame({**ids, "n_tokens": n_tokens, "truncated": truncated, **columns})
 
 
 def as_arrow(table: pd.DataFrame) -> pa.Table:

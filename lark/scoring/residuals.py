@@ -82,6 +82,7 @@ class _Sweep:
             logits = self.tile[:size, : part.vocabulary]
             part.logits(self.hidden[block], out=logits)
             self._move_gold(block, logits, self.targets[block] - start)
+            # A compiled reduction has one shape, so the last block is padded to it.
             whole = self.m.new_full((len(self.tile),), 0.0) if size < len(self.tile) else self.m[block]
             whole[:size] = self.m[block]
             m, weights, sums = self.weigh(self.tile, whole.float())

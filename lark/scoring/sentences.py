@@ -138,7 +138,7 @@ def _cuts(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -> bool:
-    """Whether the mark is the end of a sentence, and another follows on the line (a newline cuts by
+    """True if the mark is the end of a sentence, and another follows on the line (a newline cuts by
     itself).
     """
     after = _skip_space(text, end)
@@ -159,14 +159,14 @@ def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -
 
 
 def _is_factorial(text: str, at: int) -> bool:
-    """Whether a number, a bracket or a single letter precedes the exclamation mark at `at`."""
+    """True if a number, a bracket or a single letter precedes the exclamation mark at `at`."""
     last = text[at - 1 : at]
     before_last = text[max(at - 2, 0) : at - 1]
     return last.isdigit() or last in tuple(")]}$") or (last.isalpha() and not before_last.isalpha())
 
 
 def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
-    """Whether the single period at `at` ends a sentence; `following` is the next character that is not a
+    """True if the single period at `at` ends a sentence; `following` is the next character that is not a
     space.
 
     A single letter before it is a variable ("the point A. Then"), not the initial of a name. A step that so
@@ -240,7 +240,7 @@ def _dollars(text: str, token: str, at: int, opened: dict[str, int], formulas: l
 
 
 def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
-    """Whether the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
+    """True if the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
 
     `$x$`: no space inside on either side, no digit after it, no bracket just opened. `$ x $`: a space
     inside on both sides, on one line. So in "from $5 to $6" neither dollar closes anything.
@@ -253,7 +253,7 @@ def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
 
 
 def _is_price_before(text: str, at: int) -> bool:
-    """Whether the dollar at `at` is the unit of the number before it, as in "5$, then"."""
+    """True if the dollar at `at` is the unit of the number before it, as in "5$, then"."""
     behind = text[at + 1 : at + 2]
     return text[max(at - 1, 0) : at].isdigit() and (not behind or behind.isspace() or behind in ".,;:!?)")
 

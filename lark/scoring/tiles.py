@@ -147,7 +147,7 @@ def _fastest(hidden: Tensor, head: Head) -> Backend:
 
 @cache
 def _kernel_runs(device: torch.device) -> bool:
-    """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a
+    """True if the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a
     C compiler.
     """
     logits = torch.zeros(1, KERNEL_TILE[1], device=device)

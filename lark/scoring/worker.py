@@ -144,6 +144,7 @@ def unprompted(job: Job) -> Work:
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
     """The same response after `opening` in place of its prompt. Turns that follow keep their context."""
     rest = encoded.ids[encoded.prompt_length :]
+    # At least one token, because the first response token is predicted from the one before it.
     opening = opening[: max(1, longest - len(rest))]
     shift = len(opening) - encoded.prompt_length
     context = tuple((start + shift, stop + shift) for start, stop in encoded.context)

@@ -38,7 +38,7 @@ ALL_TAKEN = {
         "the budget takes every candidate: nothing is left out, and weights are relative to the lowest score"
     ),
 }
-"""By `whole_weights`."""
+"""A note on questions that are taken whole, for each value of `whole_weights`."""
 UNREACHED = (
     "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
 )
@@ -190,6 +190,7 @@ def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.nda
         if len(members) > 1:
             sketches = [sketch(texts[int(rows[member])]) for member in members]
             for first, second in similar_pairs(sketches):
+                # All members of one group move to the other: similarity is passed on.
                 groups[groups == groups[members[second]]] = groups[members[first]]
     return groups
 
