@@ -160,6 +160,7 @@ def kappa(job: Job) -> Work:
     def do(shards: Sequence[Shard], progress: Progress) -> None:
         for number in (int(shard.name) for shard in shards):
             snapshot = snapshots[number]
+            # Nobody may have read this snapshot since it was written.
             verify(checkpoint, under=snapshot.relative_to(checkpoint).as_posix())
             values = _snapshot_rate(job, snapshot, examples, lambda n: progress.update(n / tokens))
             moved = displacement(snapshot, snapshots[0])

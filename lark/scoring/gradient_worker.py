@@ -192,6 +192,7 @@ def feature(gradient: TrajectoryGradient, fold: Fold) -> bytes:
     cosines.
     """
     vector = folded(gradient, fold)
+    # The norm is stored apart, in full precision: in half precision, that of a gradient may overflow.
     return (vector / vector.norm().clamp_min(1e-30)).half().cpu().numpy().tobytes()
 
 

@@ -110,6 +110,7 @@ def _split(config: Config, pool: Pool, by_id: Questions, questions: int, graded:
         _check_answers(pool, len(eligible), len(order), n_held_out)
     _check_enough(pool, count, len(order), n_held_out)
     held_out = set(eligible[:n_held_out])
+    # With `graded`, questions without an answer, or asked twice, can still be trained on.
     training = [id_ for id_ in order if id_ not in held_out][: count - n_held_out]
     return Split(tuple(sorted(training)), tuple(sorted(held_out)))
 
