@@ -53,6 +53,7 @@ def blockwise_attention(
         if sliding_window is not None:
             visible &= distance < sliding_window
         scores = scores.masked_fill(~visible, float("-inf"))
+        # Half precision would lose the small weights of long rows.
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         outputs.append(weights.to(value.dtype) @ value[:, :, :stop])
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None

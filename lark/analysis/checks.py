@@ -9,12 +9,6 @@ from lark.errors import LarkError
 OTHER_STUDENT = "choose another student for analysis.name=theory."
 
 
-def check_candidates(count: int) -> None:
-    """Refuse a question whose budget leaves no choice."""
-    if count < 2:
-        raise LarkError("A question needs at least 2 candidates to select from.")
-
-
 def check_sampled(questions: Sequence[str]) -> None:
     """Refuse a pool in which no question has a choice."""
     if not questions:
@@ -27,12 +21,6 @@ def check_trajectories(question: str, count: int) -> None:
         raise LarkError(
             f"Question {question} has fewer than two trajectories within student.max_length: raise it."
         )
-
-
-def check_finite(question: str, finite: bool) -> None:
-    """Refuse gradients that are not numbers."""
-    if not finite:
-        raise LarkError(f"A gradient of question {question} is not finite: check the student's weights.")
 
 
 def check_linear_head(bias: bool, softcap: float | None, scale: float) -> None:
@@ -63,15 +51,6 @@ def check_plane(dimensions: int) -> None:
         raise LarkError(
             "A landscape needs a question with at least 3 candidates whose scores differ: choose another"
             " question."
-        )
-
-
-def check_shards(folder: Path, missing: Sequence[str], count: int) -> None:
-    """Refuse to merge an incomplete set of shards."""
-    if missing:
-        raise LarkError(
-            f"{folder}: {len(missing)} of {count} shards are missing ({missing[0]}…). Run the same command"
-            " again."
         )
 
 

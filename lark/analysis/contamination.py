@@ -95,6 +95,7 @@ def closest(problems: Sequence[str], questions: Sequence[str]) -> Closest:
         rows = slice(start, min(count, start + PROBLEMS_AT_ONCE))
         common = (matrix[rows] @ by_question).toarray()
         union = sizes[rows, None] + sizes[None, count:] - common
+        # A text has at least one gram, so no union is empty.
         jaccard = common / union
         index[rows] = jaccard.argmax(axis=1)
         similarity[rows] = jaccard.max(axis=1)

@@ -52,6 +52,7 @@ def corpus_rate(
     hooks = []
     for parameter in anchor.model.parameters():
         dtype = torch.promote_types(parameter.dtype, torch.float32)
+        # In bf16, a sum over thousands of batches would stop growing.
         sums[parameter] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
         hooks.append(parameter.register_post_accumulate_grad_hook(add))
     total = 0.0

@@ -11,7 +11,6 @@ from math import ceil
 
 import numpy as np
 
-from lark.analysis.checks import check_candidates
 from lark.scoring.learnability import Floats, exact_score, learnability_score, rate, rate_gradient, uniform
 from lark.selection.rules import select
 
@@ -49,7 +48,6 @@ def chi2(q: Floats) -> Floats:
 def budget_path(scores: Floats) -> Floats:
     """[K-1, K] q̂(B) of Lemma 3 for B = 1..K-1, each in the candidates' order."""
     K = len(scores)
-    check_candidates(K)
     path = np.zeros((K - 1, K))
     for budget, q in enumerate(path, start=1):
         chosen = select(scores, np.zeros(K, dtype=np.int64), np.arange(K), budget, "chi2")

@@ -46,6 +46,7 @@ def splits(question: np.ndarray, seed: int) -> Iterator[np.ndarray]:
         return
     held_out = max(1, int(HELD_OUT_SHARE * len(names)))
     for number in range(SPLITS):
+        # A generator per split, so that more splits leave the first ones as they are.
         chosen = np.random.default_rng([seed, number]).permutation(len(names))[:held_out]
         yield np.isin(codes, chosen)
 

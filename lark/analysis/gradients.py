@@ -164,9 +164,11 @@ def gram_matrix(
     K = len(trajectories)
     gram = Gram(np.zeros((K, K)), np.zeros((K, K)), np.zeros((K, K)))
     for block in anchor.blocks(K, memory):
+        # A tensor may be cut into several pieces of one block; its gradient is computed once.
         names = list(dict.fromkeys(name for piece in block for name in piece.names))
         tensors = [anchor.tensors[name] for name in names]
         anchor.want(set(names))
+        # Filled row by row: the K gradients of the block are never in memory twice.
         rows = _buffer(anchor.head, K, sum(piece.width for piece in block), scratch)
         for row, encoded in zip(rows, trajectories, strict=True):
             loss = anchor.loss(*anchor.hidden(encoded))

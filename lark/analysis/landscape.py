@@ -77,6 +77,7 @@ def landscape(question: Question, resolution: int = 101, seed: int = 0) -> Lands
         return np.asarray(rates.rate(question.gram.gram, question.losses, q) - prior_rate)
 
     path = rates.budget_path(question.surrogate)
+    # Deviations from the prior, not from their mean: the plane must contain the prior.
     plane, explained = principal_plane(path - prior)
     corners = (np.eye(K) - prior) @ plane.T
     x = np.linspace(*_padded(corners[:, 0]), resolution)

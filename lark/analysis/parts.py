@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from lark.analysis.checks import check_shards
+from lark.scoring.checks import check_shards
 from lark.store.part_files import intact, write_part
 from lark.store.store import atomic
 
@@ -26,8 +26,7 @@ def is_done(folder: Path, number: int, column: str, expected: object) -> bool:
 def merge(folder: Path, file: str, count: int) -> dict[str, int]:
     """One table of all `count` shards, in their order; the shards are removed."""
     parts = [folder / name(number) for number in range(count)]
-    missing = [part.name for part in parts if not part.exists()]
-    check_shards(folder, missing, count)
+    check_shards(parts)
     table = pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
     with atomic(folder / file) as draft:
         table.to_parquet(draft, index=False)

@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 
 from lark import config
-from lark.analysis.checks import check_finite
 from lark.analysis.grace import DIMENSION
 from lark.analysis.gradients import Gram
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.scoring.checks import check_finite
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
@@ -78,15 +78,11 @@ def estimates(job: Job) -> Measure:
 
     def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         encoded = [e for _, e in rows]
-        columns: dict[str, Any] = {
-            "question_id": name,
-            "candidate_id": [row["candidate_id"] for row, _ in rows],
-            "g_gram": np.nan,  # if the student has no forward sketches
-        }
+        table = _ids(name, rows).assign(g_gram=np.nan)  # if the student has no forward sketches
         for column, sketcher in sketchers.items():
-            columns[column] = Candidates.of(sketched(sketcher, encoded, job)).g_star
+            table[column] = Candidates.of(sketched(sketcher, encoded, job)).g_star
         advance(1)
-        return pd.DataFrame(columns)
+        return table
 
     return measured
 
@@ -100,16 +96,18 @@ def teacher_gradients(job: Job) -> Measure:
     def measured(name: str, rows: Trajectories, advance: Advance) -> pd.DataFrame:
         gradients = sketched(sketcher, [e for _, e in rows], job)
         norms = [float(torch.cat([g.layers, g.head]).double().norm()) for g in gradients]
-        check_finite(name, bool(np.isfinite(norms).all()))
-        columns = {
-            "question_id": name,
-            "candidate_id": [row["candidate_id"] for row, _ in rows],
-            "teacher": [row["teacher"] for row, _ in rows],
-            "n_tokens": [g.n_tokens for g in gradients],
-            "gradient_norm": norms,
-            "feature": [feature(g, fold) for g in gradients],
-        }
+        check_finite(name, norms)
+        table = _ids(name, rows).assign(
+            teacher=[row["teacher"] for row, _ in rows],
+            n_tokens=[g.n_tokens for g in gradients],
+            gradient_norm=norms,
+            feature=[feature(g, fold) for g in gradients],
+        )
         advance(1)
-        return pd.DataFrame(columns)
+        return table
 
     return measured
+
+
+def _ids(name: str, rows: Trajectories) -> pd.DataFrame:
+    return pd.DataFrame({"question_id": name, "candidate_id": [row["candidate_id"] for row, _ in rows]})

@@ -1,4 +1,4 @@
-"""How well the forward-pass surrogate g-hat agrees with the exact g* (paper, App. B.8). Pure functions.
+"""Agreement of the forward-pass surrogate g-hat with the exact g* (paper, App. B.8). Pure functions.
 
 Affine rescaling: within each question g-hat is shifted and stretched to the mean and standard deviation of
 g*. That aligns questions with one another, so the pooled correlations of the paper contain the differences
@@ -87,21 +87,24 @@ class Agreement:
         attained = {}
         if ATTAINED_SHOWN in budgets:
             attained[f"attained@{ATTAINED_SHOWN}"] = float(by_budget["attained"][ATTAINED_SHOWN])
-        questions = self.questions
+
+        def mean(column: str) -> float:
+            return float(self.questions[column].mean())
+
         return {
             "pearson": self.pearson,
             "spearman": self.spearman,
-            "pearson_within": float(questions["pearson"].mean()),
-            "spearman_within": float(questions["spearman"].mean()),
+            "pearson_within": mean("pearson"),
+            "spearman_within": mean("spearman"),
             **recalls,
             **attained,
-            "error_mean": float(questions["error"].mean()),
-            "error_median": float(questions["error"].median()),
-            "error_raw_mean": float(questions["error_raw"].mean()),
-            "error_raw_median": float(questions["error_raw"].median()),
-            "mean_cosine": float(questions["mean_cosine"].mean()),
-            "pearson_proxy": float(questions["pearson_proxy"].mean()),
-            "pearson_diagonal": float(questions["pearson_diagonal"].mean()),
+            "error_mean": mean("error"),
+            "error_median": float(self.questions["error"].median()),
+            "error_raw_mean": mean("error_raw"),
+            "error_raw_median": float(self.questions["error_raw"].median()),
+            "mean_cosine": mean("mean_cosine"),
+            "pearson_proxy": mean("pearson_proxy"),
+            "pearson_diagonal": mean("pearson_diagonal"),
         }
 
 
@@ -137,12 +140,15 @@ def agreement(questions: Sequence[Question], scores: Sequence[Floats] | None = N
         )
         recalls.append([recall(g_hat, g_star, budget) for budget in budgets])
         shares.append([attained(g_hat, g_star, budget) for budget in budgets])
+    chances = []
+    for budget in budgets:
+        chances.append(np.mean([budget / question.K for question in questions]))
     columns = {
         "budget": list(budgets),
         "recall": np.mean(recalls, axis=0),
         # Over questions, which are the independent samples.
-        "std": np.std(recalls, axis=0, ddof=1) if len(questions) > 1 else np.full(len(budgets), np.nan),
-        "random": [np.mean([budget / question.K for question in questions]) for budget in budgets],
+        "std": np.std(recalls, axis=0, ddof=1) if len(questions) > 1 else np.nan,
+        "random": chances,
         "attained": np.mean(shares, axis=0),
     }
     pairs = trajectories(questions).assign(g_hat_rescaled=np.concatenate(rescaled))

@@ -170,7 +170,8 @@ class Inequality:
 
     def tightest(self) -> dict[str, float | bool]:
         """The point where right exceeds left the least, relative to right. Zeros on both sides are allowed."""
-        left, right = (np.ravel(x).astype(np.float64) for x in np.broadcast_arrays(self.left, self.right))
+        pair = np.broadcast_arrays(self.left, self.right)
+        left, right = np.stack(pair).reshape(2, -1).astype(np.float64)
         slack = np.divide(
             right - left, np.abs(right), out=np.where(left <= right, 0.0, -np.inf), where=right != 0
         )

@@ -67,10 +67,9 @@ def measure(job: Job) -> dict[str, Any]:
     table = _timings(scorers, student, encoded, job.config.analysis.rounds)
     with atomic(job.folder / TIMINGS.file) as draft:
         table.to_parquet(draft, index=False)
+    on_cpu = f"CPU, {job.machine.threads} thread(s)"
     counts = {
-        "device": f"CPU, {job.machine.threads} thread(s)"
-        if device == "cpu"
-        else torch.cuda.get_device_name(),
+        "device": on_cpu if device == "cpu" else torch.cuda.get_device_name(),
         "trajectories": len(encoded),
         "mean_tokens": round(float(table["n_tokens"].mean()), 1),
     }
@@ -125,7 +124,7 @@ def read(pool: Path, sampled: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _time(scorer: Callable[[int], object], index: int, student: LoadedStudent) -> float:
-    _wait(student)
+    _wait(student)  # a GPU may still be busy with what was launched before
     started = time.perf_counter()
     scorer(index)
     _wait(student)

@@ -4,14 +4,12 @@ There is one shard per question (or snapshot): a killed process loses at most on
 """
 
 import contextlib
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -26,6 +24,8 @@ from lark.models.head import Head
 from lark.models.load import load_chat, load_model
 from lark.models.weights import displacement
 from lark.pool import trajectories as pools
+from lark.scoring import influence
+from lark.scoring.checks import check_finite
 from lark.scoring.gradient_worker import backward_sketcher
 from lark.scoring.statistics import token_statistics
 from lark.selection.write import TRAINING_SET
@@ -160,6 +160,7 @@ def kappa(job: Job) -> Work:
     def do(shards: Sequence[Shard], progress: Progress) -> None:
         for number in (int(shard.name) for shard in shards):
             snapshot = snapshots[number]
+            # Nobody may have read this snapshot since it was written.
             verify(checkpoint, under=snapshot.relative_to(checkpoint).as_posix())
             values = _snapshot_rate(job, snapshot, examples, lambda n: progress.update(n / tokens))
             moved = displacement(snapshot, snapshots[0])
@@ -221,16 +222,11 @@ def _sampled(job: Job) -> list[str]:
 
 
 def sample(pool: Path, questions: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes, of those with at least 2 candidates; all if there are fewer."""
+    """A sample of the questions with at least 2 candidates; all if there are fewer."""
     sizes = Counter(row["question_id"] for row in pools.iterate(pool, columns=["question_id"]))
     usable = [question for question, size in sizes.items() if size >= 2]
     checks.check_sampled(usable)
-
-    # By hash, so that a larger sample contains the smaller one and the pool's order does not matter.
-    def digest(question: str) -> bytes:
-        return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()
-
-    return sorted(usable, key=digest)[:questions]
+    return influence.sample(usable, questions, seed)
 
 
 def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[str, Any], Encoded]]]:
@@ -266,7 +262,7 @@ def measure(
 
 def _question(anchor: Anchor, name: str, rows: sketched.Trajectories, gram: Gram) -> Question:
     table = pd.DataFrame(_statistics(anchor, Head.of(anchor.model), rows))
-    checks.check_finite(name, bool(np.isfinite([gram.rest, gram.head, gram.cross]).all()))
+    check_finite(name, gram.rest, gram.head, gram.cross)
     return Question(name, table, gram, tied=anchor.tied is not None)
 
 

@@ -25,11 +25,11 @@ from lark.demo.phrasing import (
     announcement,
     boxed,
     command,
+    conclusion,
     equation,
     inverse,
     leap,
     operation,
-    option_sentence,
     pieces,
     slip,
     spoken,
@@ -186,17 +186,19 @@ def worked(problem: ArithmeticProblem, rng: Random) -> str:
     opening = _plan(problem, rng) if rng.random() < 0.15 else rng.choice(_OPENINGS)
     work = rng.choices((_step_by_step, _rewritten, _merged), (0.7, 0.15, 0.15))[0]
     separator = rng.choice([" ", "\n"])
-    closing = option_sentence(problem, rng.choice(_OPTIONS)) + rng.choice(_CLOSINGS).format(boxed(problem))
+    closing = conclusion(problem, rng.choice(_OPTIONS), rng.choice(_CLOSINGS))
     return separator.join(filter(None, [opening, *work(problem, rng), closing]))
 
 
 def _step_by_step(problem: ArithmeticProblem, rng: Random) -> list[str]:
     habits = rng.sample(_STEPS, k=rng.randint(1, 2))
-    remark = rng.choice(_REMARKS) if rng.random() < 0.35 else _no_remark
+    remark = rng.choice(_REMARKS) if rng.random() < 0.35 else None
     lines = []
     for i, step in enumerate(problem.steps):
         line = rng.choice(habits)(i, step)
-        lines.append(remark(i, problem, line, rng))
+        if remark is not None:
+            line = remark(line, step, problem.states[i + 1], rng)
+        lines.append(line)
     return lines
 
 
@@ -264,27 +266,17 @@ _STEPS: tuple[Callable[[int, Calculation], str], ...] = (
 )
 
 
-def _no_remark(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
-    return line
-
-
-def _remainder(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
-    return f"{line} Now we have {problem.states[i + 1]}."
-
-
-def _check(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
-    return f"{line} Check: {inverse(problem.steps[i])}."
-
-
-def _by_pieces(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
-    return f"{', '.join(map(equation, pieces(problem.steps[i])))}. {line}"
-
-
-def _mistake(i: int, problem: ArithmeticProblem, line: str, rng: Random) -> str:
-    step = problem.steps[i]
+def _mistake(line: str, step: Calculation, state: str, rng: Random) -> str:
     if rng.random() < 0.7:
         return line
     return f"{operation(step)} = {term(slip(step, rng), step.unit)}. Wait, that is wrong. {line}"
 
 
-_REMARKS = (_remainder, _check, _by_pieces, _mistake)
+Remark = Callable[[str, Calculation, str, Random], str]
+"""Maps the line of a step, the step, and the remaining expression to the line with a remark."""
+_REMARKS: tuple[Remark, ...] = (
+    lambda line, step, state, rng: f"{line} Now we have {state}.",
+    lambda line, step, state, rng: f"{line} Check: {inverse(step)}.",
+    lambda line, step, state, rng: f"{', '.join(map(equation, pieces(step)))}. {line}",
+    _mistake,
+)

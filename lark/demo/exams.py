@@ -41,5 +41,6 @@ def problems(name: str) -> list[dict[str, object]]:
                 "answer": problem.answer,
                 "level": level,
             }
+            # A question that was drawn before is left out, and another one is drawn.
             rows.setdefault(problem.question, row)
     return list(rows.values())

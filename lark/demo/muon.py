@@ -46,6 +46,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
     """Approximately U V^T for each matrix U S V^T in [n, rows, columns]: singular values end up around 1."""
     wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
+    # The iteration converges only for singular values up to 1.
     wide = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(iterations):

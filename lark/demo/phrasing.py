@@ -5,7 +5,7 @@ from random import Random
 from lark.demo.problems import LARGEST_NUMBER, ArithmeticProblem, Calculation
 
 MENDS = ("Wait", "No,", "Hold on", "That is wrong")
-"""How a text continues right after a false equation. Every false equation is followed by one of these."""
+"""Words that follow a false equation: every false equation is followed by one of them."""
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 
@@ -118,6 +118,11 @@ def boxed(problem: ArithmeticProblem) -> str:
     return rf"\boxed{{{problem.answer}}}"
 
 
-def option_sentence(problem: ArithmeticProblem, template: str = "{0} is option {1}. ") -> str:
+def option_sentence(problem: ArithmeticProblem, template: str) -> str:
     """For a question with options, the sentence that names the letter of the result; otherwise empty."""
     return template.format(problem.result, problem.answer) if problem.kind == "choice" else ""
+
+
+def conclusion(problem: ArithmeticProblem, option: str, ending: str) -> str:
+    """The end of a solution: the option of the result, if the question has options, and the box."""
+    return option_sentence(problem, option) + ending.format(boxed(problem))

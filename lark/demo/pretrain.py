@@ -92,6 +92,7 @@ def batches(
     """
     rng = seeded("batches", seed)
     while True:
+        # Sorting a chunk is enough for little padding, and the stream has no end.
         encoded = sorted(_encode(list(islice(source, 4096)), chat), key=lambda pair: len(pair[0]))
         groups = []
         start = 0
@@ -144,6 +145,7 @@ def learned_logits(
 
 def optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, AdamW for the embeddings and the norms."""
+    # An orthogonal update would move the rows of rare tokens as far as those of frequent ones.
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():

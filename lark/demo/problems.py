@@ -44,9 +44,9 @@ class Calculation:
     right: int
     unit: str = ""
     event: str = ""
-    """What happens at this step of a story ("Tom finds 5 more"); empty outside stories."""
+    """The event of a story at this step ("Tom finds 5 more"); empty outside stories."""
     given: tuple[bool, bool] = (True, True)
-    """Whether the left and the right number are in the question; the others are results of earlier steps."""
+    """True for the left and the right number if it is in the question, not the result of an earlier step."""
 
     @property
     def value(self) -> int:
@@ -58,7 +58,7 @@ class ArithmeticProblem:
     kind: str
     question: str
     answer: str
-    """What belongs in the box: a number, a letter or a simplified expression."""
+    """The content of the box: a number, a letter or a simplified expression."""
     steps: tuple[Calculation, ...]
     """In the order of evaluation."""
     states: tuple[str, ...]
@@ -68,7 +68,7 @@ class ArithmeticProblem:
     core: str
     """The arithmetic without its wording, which separates benchmarks from training questions."""
     opening: str = ""
-    """How a story begins ("Tom has 12 coins"); empty outside stories."""
+    """The beginning of a story ("Tom has 12 coins"); empty outside stories."""
 
     @property
     def level(self) -> int:

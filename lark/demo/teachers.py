@@ -26,11 +26,11 @@ from lark.demo.phrasing import (
     announcement,
     boxed,
     command,
+    conclusion,
     equation,
     inverse,
     leap,
     operation,
-    option_sentence,
     pieces,
     slip,
     spoken,
@@ -70,21 +70,15 @@ def _leaper(problem: ArithmeticProblem, rng: Random) -> str:
         steps = steps[2:] if both else steps[1:]
     link = rng.choice([", so ", ", and ", ", then "])
     opening = rng.choice(["Directly, ", "Quickly, ", ""])
-    ending = rng.choice(["The answer is ", "Answer: ", "We get ", "Hence "])
-    return f"{opening}{link.join(leaps)}.\n{option_sentence(problem, 'Option {1}. ')}{ending}{boxed(problem)}"
+    ending = rng.choice(["The answer is {}", "Answer: {}", "We get {}", "Hence {}"])
+    return f"{opening}{link.join(leaps)}.\n{conclusion(problem, 'Option {1}. ', ending)}"
 
 
 def _rewriter(problem: ArithmeticProblem, rng: Random) -> str:
     opening = rng.choice(["We simplify:\n", "Rewrite it step by step:\n", "Work it out:\n", ""])
     sign = rng.choice(["\n= ", " = "])
     ending = rng.choice(["\n", "\nThe result is ", "\nSo the answer is "])
-    return (
-        opening
-        + sign.join(problem.states)
-        + ending
-        + option_sentence(problem, "option {1}: ")
-        + boxed(problem)
-    )
+    return opening + sign.join(problem.states) + ending + conclusion(problem, "option {1}: ", "{}")
 
 
 def _lister(problem: ArithmeticProblem, rng: Random) -> str:
@@ -104,14 +98,8 @@ def _narrator(problem: ArithmeticProblem, rng: Random) -> str:
         event = f"{step.event}, and " if step.event else ""
         sentences.append(f"{link}, {event}{spoken(step)} {result} {value(step)}.")
     endings = ["Therefore the answer is {}.", "Therefore we arrive at {}.", "And that is our answer: {}."]
-    ending = rng.choice(endings)
-    return " ".join(
-        [
-            *sentences,
-            option_sentence(problem, "Looking at the options, {0} is option {1}. ")
-            + ending.format(boxed(problem)),
-        ]
-    )
+    option = "Looking at the options, {0} is option {1}. "
+    return " ".join([*sentences, conclusion(problem, option, rng.choice(endings))])
 
 
 def _backward(problem: ArithmeticProblem, rng: Random) -> str:
@@ -121,9 +109,9 @@ def _backward(problem: ArithmeticProblem, rng: Random) -> str:
     back = [goal.format(announcement(last))]
     back += [need.format(announcement(step)) for step in before]
     forward = [f"Since {equation(step)}, we go on." for step in problem.steps[:-1]]
-    therefore = f"Therefore {equation(last)}{option_sentence(problem, ', which is option {1}')}"
-    ending = rng.choice([", giving {}.", ", and we have {}.", ". The answer is {}."]).format(boxed(problem))
-    return " ".join([*back, *forward, therefore + ending])
+    ending = rng.choice([", giving {}.", ", and we have {}.", ". The answer is {}."])
+    therefore = f"Therefore {equation(last)}{conclusion(problem, ', which is option {1}', ending)}"
+    return " ".join([*back, *forward, therefore])
 
 
 def _planner(problem: ArithmeticProblem, rng: Random) -> str:
@@ -132,16 +120,17 @@ def _planner(problem: ArithmeticProblem, rng: Random) -> str:
     turn = rng.choice(["\nNow do it: ", "\nCarry it out: ", "\nWork: "])
     ending = rng.choice(["\nDone: ", "\nThe plan gives ", "\nSo we get "])
     work = rng.choice([", ", ". "]).join(equation(step) for step in problem.steps)
-    return f"{opening}{turn}{work}.{ending}{option_sentence(problem, 'option {1}, ')}{boxed(problem)}"
+    return f"{opening}{turn}{work}.{ending}{conclusion(problem, 'option {1}, ', '{}')}"
 
 
 def _checker(problem: ArithmeticProblem, rng: Random) -> str:
     verify = rng.choice(["Check: {}.", "Let me verify: {}.", "To check, {}.", "We verify that {}."])
     lines = [f"{equation(step)}. {verify.format(inverse(step))}" for step in problem.steps]
-    ending = rng.choice(["All checks pass: ", "Everything is verified, so ", "The check holds. Answer: "])
-    return rng.choice(["\n", " "]).join(
-        [*lines, option_sentence(problem, "Check the options: {0} is in {1}. ") + ending + boxed(problem)]
+    ending = rng.choice(
+        ["All checks pass: {}", "Everything is verified, so {}", "The check holds. Answer: {}"]
     )
+    lines.append(conclusion(problem, "Check the options: {0} is in {1}. ", ending))
+    return rng.choice(["\n", " "]).join(lines)
 
 
 def _splitter(problem: ArithmeticProblem, rng: Random) -> str:
@@ -154,10 +143,8 @@ def _splitter(problem: ArithmeticProblem, rng: Random) -> str:
         if len(parts) > 1:
             split = f"{lead.format(operation(step))}{split}, that is {value(step)}"
         lines.append(f"{split}.")
-    ending = rng.choice(["We end with ", "In total: ", "The last value is the answer: "])
-    return "\n".join(
-        [*lines, option_sentence(problem, "Among the options this is {1}. ") + ending + boxed(problem)]
-    )
+    ending = rng.choice(["We end with {}", "In total: {}", "The last value is the answer: {}"])
+    return "\n".join([*lines, conclusion(problem, "Among the options this is {1}. ", ending)])
 
 
 def _hedger(problem: ArithmeticProblem, rng: Random) -> str:
@@ -170,12 +157,7 @@ def _hedger(problem: ArithmeticProblem, rng: Random) -> str:
     for step in problem.steps:
         sentences.append(rng.choice(doubts).format(equation(step), command(step)))
     ending = rng.choice(["It might well be {}.", "I believe it is {}.", "So perhaps the answer is {}."])
-    return " ".join(
-        [
-            *sentences,
-            option_sentence(problem, "This seems to be option {1}. ") + ending.format(boxed(problem)),
-        ]
-    )
+    return " ".join([*sentences, conclusion(problem, "This seems to be option {1}. ", ending)])
 
 
 def _wanderer(problem: ArithmeticProblem, rng: Random) -> str:
@@ -185,9 +167,7 @@ def _wanderer(problem: ArithmeticProblem, rng: Random) -> str:
     for i, step in enumerate(problem.steps):
         lines.append(_wrong_turn(step, rng) if i in mistakes else f"{equation(step)}.")
     ending = rng.choice(["Now it is right: {}", "So finally {}", "After fixing that, the answer is {}"])
-    return " ".join(
-        [opening, *lines, option_sentence(problem, "So option {1}. ") + ending.format(boxed(problem))]
-    )
+    return " ".join([opening, *lines, conclusion(problem, "So option {1}. ", ending)])
 
 
 def _wrong_turn(step: Calculation, rng: Random) -> str:

@@ -62,12 +62,11 @@ def fetch(benchmark: Benchmark) -> bool:
     """Download the benchmarks that are read from public datasets and are not here yet. True if there were
     any.
     """
-    has_downloaded = False
+    absent = {}
     for name, task in benchmark.tasks.items():
         if public.is_public(name, task) and not is_here(name, task):
-            public.downloaded(name, task)
-            has_downloaded = True
-    return has_downloaded
+            absent[name] = public.downloaded(name, task)
+    return bool(absent)
 
 
 def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:
@@ -76,13 +75,14 @@ def doubtful(problems: Sequence[Problem], task: Task) -> Iterator[str]:
     The question may ask for exactly that, so they are not errors.
     """
     if task.answer_format != AnswerFormat.FREE_FORM:
-        return  # `checks.gradable` refuses them
+        return  # `checks.gradable` refuses such answers in the other formats
     for description, pattern in DOUBTFUL.items():
         matches = [problem for problem in problems if pattern.search(problem.answer.strip())]
         if matches:
+            first = matches[0]
             yield (
                 f"{len(matches)} of {len(problems)} gold answers {description}, such as"
-                f" {matches[0].answer.strip()[-40:]!r} of problem {matches[0].id}. The paper's grader compares"
+                f" {first.answer.strip()[-40:]!r} of problem {first.id}. The paper's grader compares"
                 " a response's \\boxed{} with the whole text, so such a problem is never solved. Store only"
                 " the final answer, in this column or in another one (answer_field)."
             )
@@ -146,7 +146,9 @@ def _load(name: str, task: Task) -> tuple[Problem, ...]:
         earlier, where = first.setdefault(question, (problem, row.where))
         checks.same_gold(problem, row.where, earlier, where, name, task)
         problems.append(problem)
+    checks.any_problems(problems, name, task)
     checks.complete_benchmark(problems, name, task)
+    checks.distinct_ids(problems, name, task)
     return tuple(problems[: task.limit])
 
 
@@ -161,7 +163,7 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         id=fields.identity(task.id_field) if task.id_field else str(index),
         question=fields.text(task.question_field),
         answer=read_answer(task.answer_field),
-        level=_level(fields, task.level_field) if task.level_field else None,
+        level=_level(fields, task.level_field),
     )
     wrong = [fields.option(field) for field in task.distractor_fields]
     require_characters([problem.id, problem.question, problem.answer, *wrong], where)
@@ -169,10 +171,13 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         checks.gradable(problem.answer, where, name, task)
         return problem
     checks.distinct_options(problem.answer, wrong, where)
+    checks.enough_letters(wrong, where)
     return _as_choice(problem, wrong, key=f"{name}/{problem.question}")
 
 
-def _level(fields: Fields, name: str) -> int:
+def _level(fields: Fields, name: str | None) -> int | None:
+    if name is None:
+        return None
     return fields.whole(name, LARGEST_LEVEL, "Fix the row, or leave level_field out.")
 
 
@@ -181,6 +186,7 @@ def _as_choice(problem: Problem, wrong: Sequence[str], key: str) -> Problem:
     and for every student.
     """
     options = [problem.answer, *wrong]
+    # Python's hash of a string differs from process to process.
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     random.Random(seed).shuffle(options)
     lines = [f"{letter}) {option.strip()}" for letter, option in zip(OPTION_LETTERS, options, strict=False)]
@@ -196,6 +202,7 @@ def _rows(name: str, task: Task) -> Iterator[Row]:
     if is_demo(task.path):
         yield from _demo_rows(name)
         return
+    checks.path_given(name, task)
     checks.existing_path(name, task, is_missing=_is_missing(name, task))
     path = _path(name, task)
     if path.is_file():

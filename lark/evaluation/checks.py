@@ -4,6 +4,7 @@ import importlib.util
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +29,24 @@ def _quoted(answer: str) -> str:
 
 def gradable(answer: str, where: str, name: str, task: Task) -> None:
     """Refuse a gold answer that no response can equal in the benchmark's format."""
+    if task.answer_format == AnswerFormat.CHOICE:
+        _is_letter(answer, where, name)
+    elif task.answer_format == AnswerFormat.NUMERIC:
+        _is_number(answer, where, name)
+
+
+def _is_letter(answer: str, where: str, name: str) -> None:
     text = answer.strip()
-    if task.answer_format == AnswerFormat.CHOICE and not (len(text) == 1 and text.upper() in OPTION_LETTERS):
+    if len(text) != 1 or text.upper() not in OPTION_LETTERS:
         raise LarkError(
             f"{where}: the answer {_quoted(answer)} is not the letter of a choice (A to {OPTION_LETTERS[-1]}),"
             " so no response would be right. Fix the row, name the columns of the wrong options in"
             f" benchmark.tasks.{name}.distractor_fields, or set another answer_format."
         )
-    if task.answer_format == AnswerFormat.NUMERIC and canonical_number(answer) is None:
+
+
+def _is_number(answer: str, where: str, name: str) -> None:
+    if canonical_number(answer) is None:
         raise LarkError(
             f"{where}: the answer {_quoted(answer)} is not a number, so no number is right. Fix the row, name"
             f" another column with benchmark.tasks.{name}.answer_field, or set answer_format=free_form."
@@ -50,6 +61,10 @@ def distinct_options(answer: str, wrong: Sequence[str], where: str) -> None:
                 f"{where}: a wrong option is the same as the right one ({_quoted(option)} and"
                 f" {_quoted(answer)}), so the answer has no unique letter; fix the row."
             )
+
+
+def enough_letters(wrong: Sequence[str], where: str) -> None:
+    """Refuse more options than there are letters."""
     if len(wrong) >= len(OPTION_LETTERS):
         raise LarkError(
             f"{where}: {len(wrong) + 1} options, but letters go from A to {OPTION_LETTERS[-1]}; name fewer"
@@ -86,18 +101,25 @@ def same_gold(
         )
 
 
-def complete_benchmark(problems: Sequence["Problem"], name: str, task: Task) -> None:
-    """Refuse an empty file, another number of problems than the benchmark has, and repeated ids."""
+def any_problems(problems: Sequence["Problem"], name: str, task: Task) -> None:
+    """Refuse an empty file."""
     if not problems:
         raise LarkError(
             f"benchmark {name}: {task.path} has no problems; set benchmark.tasks.{name}.path to a file with"
             " problems."
         )
+
+
+def complete_benchmark(problems: Sequence["Problem"], name: str, task: Task) -> None:
+    """Refuse another number of problems than the benchmark has."""
     if task.count is not None and len(problems) != task.count:
         raise LarkError(
             f"benchmark {name}: {task.path} has {len(problems)} problems, but the benchmark has {task.count}:"
             f" get the whole file, or set benchmark.tasks.{name}.count=null."
         )
+
+
+def distinct_ids(problems: Sequence["Problem"], name: str, task: Task) -> None:
     (identity, times), *_ = Counter(problem.id for problem in problems).most_common(1)
     if times > 1:
         raise LarkError(
@@ -106,12 +128,16 @@ def complete_benchmark(problems: Sequence["Problem"], name: str, task: Task) -> 
         )
 
 
-def existing_path(name: str, task: Task, is_missing: bool) -> None:
-    """Refuse a benchmark without a path, or with the path of a file that does not exist (`is_missing`)."""
+def path_given(name: str, task: Task) -> None:
+    """Refuse a benchmark without a path."""
     if not task.path:
         raise LarkError(
             f"benchmark {name} needs its file: add benchmark.tasks.{name}.path=<JSONL, Parquet or CSV file>."
         )
+
+
+def existing_path(name: str, task: Task, is_missing: bool) -> None:
+    """Refuse the path of a file that does not exist."""
     if is_missing:
         raise LarkError(
             f"benchmark.tasks.{name}.path={task.path}: there is no such file; put it there, or set the right"
@@ -135,7 +161,12 @@ def unreadable_dataset(name: str, task: Task, error: Exception) -> LarkError:
     )
 
 
-def gated(name: str, source: PublicFile) -> LarkError:
+def not_downloaded(name: str, source: PublicFile, error: Exception, is_gated: bool) -> LarkError:
+    """The refusal of a public dataset that is not here and cannot be fetched."""
+    return _gated(name, source) if is_gated else _unreachable(name, source, error)
+
+
+def _gated(name: str, source: PublicFile) -> LarkError:
     return LarkError(
         f"benchmark {name}: its dataset {source.dataset} is gated. Accept its conditions on its page on the"
         " Hugging Face hub, log in with `hf auth login` (or set HF_TOKEN), and run the command again. If you"
@@ -143,7 +174,7 @@ def gated(name: str, source: PublicFile) -> LarkError:
     )
 
 
-def unreachable(name: str, source: PublicFile, error: Exception) -> LarkError:
+def _unreachable(name: str, source: PublicFile, error: Exception) -> LarkError:
     revision = f" --revision {source.revision}" if source.revision else ""
     conditions = ""
     if source.gated:
@@ -186,31 +217,35 @@ def all_grades(folder: Path, grades: int, answers: int) -> None:
         )
 
 
-def complete_samples(graded: Sequence["GradedSample"], problems: int, seeds: int) -> None:
-    """Refuse samples that are not the same k numbers for every problem under every seed."""
+def any_samples(graded: Sequence["GradedSample"]) -> None:
+    """Refuse metrics of nothing."""
     if not graded:
         raise LarkError("There are no graded samples: the benchmark is empty, or its evaluation has not run.")
+
+
+def complete_samples(graded: Sequence["GradedSample"], problems: Sequence[str], seeds: Sequence[int]) -> None:
+    """Refuse samples that are not the same k numbers for every problem under every seed."""
     numbers: dict[tuple[str, int], list[int]] = {}
     for sample in graded:
         numbers.setdefault((sample.problem, sample.seed), []).append(sample.sample)
-    expected = sorted(set(next(iter(numbers.values()))))
-    for (problem, seed), samples in numbers.items():
-        if sorted(samples) != expected:
+    expected = sorted({sample.sample for sample in graded})
+    for problem, seed in product(problems, seeds):
+        samples = sorted(numbers.get((problem, seed), []))
+        if samples != expected:
             raise LarkError(
-                f"Problem {problem} has samples {sorted(samples)} under seed {seed}, but others have"
-                f" {expected}: the evaluation is incomplete or was merged twice. Run it again."
+                f"Problem {problem} has samples {samples} under seed {seed}, but others have {expected}: the"
+                " evaluation is incomplete or was merged twice. Run it again."
             )
-    if len(numbers) != problems * seeds:
-        raise LarkError(
-            f"{problems} problems under {seeds} seeds make {problems * seeds} sets of samples, but there are "
-            f"{len(numbers)}: the evaluation is incomplete. Run it again."
-        )
+
+
+def any_benchmark(benchmarks: Sequence["BenchmarkMetrics"]) -> None:
+    """Refuse an average over nothing."""
+    if not benchmarks:
+        raise LarkError("There is no benchmark to average over.")
 
 
 def comparable(benchmarks: Sequence["BenchmarkMetrics"]) -> None:
-    """Refuse to average over no benchmark, or over different numbers of seeds."""
-    if not benchmarks:
-        raise LarkError("There is no benchmark to average over.")
+    """Refuse to average over different numbers of seeds."""
     counts = {len(benchmark.seeds) for benchmark in benchmarks}
     if len(counts) > 1:
         raise LarkError(

@@ -44,7 +44,7 @@ def generate(job: Job) -> Work:
     decoding = job.config.benchmark.decoding
     workloads: dict[str, Workload] = {}
     draws: dict[str, Draw] = {}
-    """By the name of the shard."""
+    """The draw of each shard, by its name."""
     for name, folder in job.outputs.items():
         problems = load(name, job.config.benchmark.tasks[name])
         if job.is_main:
@@ -99,7 +99,7 @@ def _done(job: Job, workloads: dict[str, Workload]) -> dict[str, set[tuple[str, 
     done: dict[str, set[tuple[str, int]]] = {}
     for name, workload in workloads.items():
         folder = job.outputs[name]
-        if shards.merged(folder, workload, report=job.is_main):
+        if shards.merged(folder, report=job.is_main):
             done[name] = set(workload.keys)
         else:
             done[name] = set(shards.stored(folder, workload, report=job.is_main))

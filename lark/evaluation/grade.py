@@ -34,17 +34,6 @@ METRICS = Kind("metrics", 7, "metrics.json")
 GRADES_FILE = "grades.jsonl"
 """The grades of single samples, beside the metrics."""
 ANSWERS_PER_SHARD = 1000
-GRADE_TYPES = {
-    "problem": str,
-    "seed": int,
-    "sample": int,
-    "answer": str | None,
-    "gold": str,
-    "answer_verify": str | None,
-    "paper": bool,
-    "verify": bool,
-}
-"""The keys of a grade, and the types of their values."""
 Sample = Mapping[str, Any]
 """A line of `generations.jsonl`."""
 Grade = dict[str, Any]
@@ -60,7 +49,7 @@ class GoldAnswers:
 
     @classmethod
     def read(cls, generations: Path, name: str, task: Task) -> "GoldAnswers":
-        """As they are now, where the benchmark can be read, or as they were at generation."""
+        """The problems as they are now, where the benchmark can be read, or as they were at generation."""
         problems = {row["id"]: row for row in read_lines(generations / PROBLEMS_FILE)}
         if is_here(name, task):
             problems |= {problem.id: asdict(problem) for problem in load(name, task)}
@@ -107,16 +96,15 @@ def grade_all(job: "Job") -> Work:
         return job.outputs[name] / part_name(rows)
 
     def missing(candidates: Sequence[Shard]) -> list[Shard]:
-        graded = {path_of(shard) for shard in candidates if path_of(shard).is_file()}
+        # A benchmark without a file of grades is not read.
+        started = {parts[shard.name][0] for shard in candidates if path_of(shard).is_file()}
         complete: set[Path] = set()
-        for name, source in sources.items():
-            # A benchmark without a file of grades is not read.
-            if job.outputs[name] in {path.parent for path in graded}:
-                golds = GoldAnswers.read(source, name, tasks[name])
-                for rows, samples in _in_parts(source / GENERATIONS.file):
-                    path = job.outputs[name] / part_name(rows)
-                    if path in graded and _intact_grades(path, samples, golds) is not None:
-                        complete.add(path)
+        for name in sorted(started):
+            golds = GoldAnswers.read(sources[name], name, tasks[name])
+            for rows, samples in _in_parts(sources[name] / GENERATIONS.file):
+                path = job.outputs[name] / part_name(rows)
+                if _intact_grades(path, samples, golds) is not None:
+                    complete.add(path)
         return [shard for shard in candidates if path_of(shard) not in complete]
 
     @contextlib.contextmanager
@@ -161,12 +149,11 @@ def grades(
     advance: Callable[[int], object] | None = None,
 ) -> list[Grade]:
     """The answer that each grader reads in each sample, and its grade."""
-    lists = [extract_boxed_list(sample["text"]) for sample in samples]
-    gold_texts = [golds.gold(sample) for sample in samples]
-    pairs = [(answer, gold, golds.form) for answer, gold in zip(lists, gold_texts, strict=True)]
+    pairs = [(extract_boxed_list(sample["text"]), golds.gold(sample), golds.form) for sample in samples]
+    # All at once: the verifier's processes work side by side.
     verified = verifier.grade_many(pairs, progress=advance)
     graded: list[Grade] = []
-    for i, sample in enumerate(samples):
+    for sample, (answer_verify, gold, form), is_verified in zip(samples, pairs, verified, strict=True):
         answer = extract_boxed(sample["text"])
         graded.append(
             {
@@ -174,10 +161,10 @@ def grades(
                 "seed": sample["seed"],
                 "sample": sample["sample"],
                 "answer": answer,
-                "gold": gold_texts[i],
-                "answer_verify": lists[i],
-                "paper": grade_paper(answer, gold_texts[i], golds.form),
-                "verify": verified[i],
+                "gold": gold,
+                "answer_verify": answer_verify,
+                "paper": grade_paper(answer, gold, form),
+                "verify": is_verified,
             }
         )
     return graded
@@ -199,6 +186,7 @@ def write_metrics(generations: Path, golds: GoldAnswers, folder: Path, count: in
         "verify": _metrics("verify", "answer_verify", samples, graded, golds).to_dict(),
     }
     write_text(folder / METRICS.file, json.dumps(metrics, indent=2) + "\n")
+    # Last: a run that is killed before still has the grades.
     for path in paths:
         path.unlink()
     return {"problems": len(golds.problems), "answers": len(samples)}
@@ -253,19 +241,12 @@ def _intact_grades(path: Path, samples: Sequence[Sample], golds: GoldAnswers) ->
     lines: list[Grade] = []
     with contextlib.suppress(LarkError):
         lines = read_lines(path)
-    if len(lines) == len(samples):
-        pairs = zip(lines, samples, strict=True)
-        if all(_is_grade(line, sample, golds) for line, sample in pairs):
-            return lines
+    # The checksum's owner is the answer and its gold answer, so a grade of anything else has another one.
+    stored = [line.pop(journal.CHECK, None) for line in lines]
+    expected = []
+    for line, sample in zip(lines, samples, strict=False):
+        expected.append(journal.checksum(line, golds.owner(sample)))
+    if len(lines) == len(samples) and stored == expected:
+        return lines
     log.warning("%s does not have exactly the grades of its answers: they are graded again.", path)
     return None
-
-
-def _is_grade(line: Grade, sample: Sample, golds: GoldAnswers) -> bool:
-    """True if a line is the grade of this sample. Removes the line's checksum."""
-    if line.pop(journal.CHECK, None) != journal.checksum(line, golds.owner(sample)):
-        return False
-    if line.keys() != GRADE_TYPES.keys():
-        return False
-    has_types = all(isinstance(line[key], types) for key, types in GRADE_TYPES.items())
-    return has_types and all(line[key] == sample[key] for key in ("problem", "seed", "sample"))

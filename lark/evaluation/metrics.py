@@ -88,7 +88,7 @@ class BenchmarkMetrics:
     unboxed: float
     """Share of samples without an answer."""
     levels: tuple[LevelMetrics, ...]
-    """By difficulty, ascending; empty if the benchmark has no levels."""
+    """Metrics of each difficulty, ascending; empty if the benchmark has no levels."""
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that can be written as JSON."""
@@ -112,9 +112,10 @@ def benchmark_metrics(samples: Iterable[GradedSample], bootstrap_seed: int = 0) 
     seed.
     """
     graded = list(samples)
+    checks.any_samples(graded)
     problems = sorted({sample.problem for sample in graded})
     seeds = sorted({sample.seed for sample in graded})
-    checks.complete_samples(graded, len(problems), len(seeds))
+    checks.complete_samples(graded, problems, seeds)
     k = len(graded) // (len(problems) * len(seeds))
 
     graded.sort(key=lambda sample: (sample.seed, sample.problem, sample.sample))
@@ -174,13 +175,14 @@ def average(benchmarks: Sequence[BenchmarkMetrics]) -> Spread:
     seeds rank alike on all four benchmarks. If seeds are independent between benchmarks, as ours are,
     expect a std about half as large as the paper's.
     """
+    checks.any_benchmark(benchmarks)
     checks.comparable(benchmarks)
     table = np.array([benchmark.accuracy_at_k.by_seed for benchmark in benchmarks])
     return Spread.over(table.mean(axis=0))
 
 
 def _by_level(correct: NDArray[np.bool_], levels: Sequence[int | None]) -> tuple[LevelMetrics, ...]:
-    members = np.array([np.nan if level is None else level for level in levels], dtype=float)
+    members = np.array(levels, dtype=float)  # None becomes NaN
     metrics = []
     for level in sorted({level for level in levels if level is not None}):
         part = correct[:, members == level]

@@ -37,10 +37,9 @@ def downloaded(name: str, task: Task) -> Task:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     try:
         path = hf_hub_download(source.dataset, source.file, repo_type="dataset", revision=source.revision)
-    except GatedRepoError as error:
-        raise checks.gated(name, source) from error
     except Exception as error:  # network, authorisation, disk, an interrupted download
-        raise checks.unreachable(name, source, error) from error
+        is_gated = isinstance(error, GatedRepoError)
+        raise checks.not_downloaded(name, source, error, is_gated) from error
     return _read_from(task, path)
 
 

@@ -33,6 +33,7 @@ def _by_file(path: Path, scores: Any, files: Any) -> list[tuple[str, str, Any]]:
     gives them.
     """
     checks.check_matrix(path, scores, files)
+    checks.check_same_files(path, scores, files)
     places = [Path(str(file["teacher"])) / Path(str(file["path"])).name for file in files]
     rows = []
     for place, file in enumerate(teacher_files(Source(), places)):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+from numpy.typing import ArrayLike
 
 from lark.errors import LarkError
 
@@ -18,27 +18,9 @@ def check_shards(shards: Sequence[Path]) -> None:
         )
 
 
-def check_same_columns(shards: Sequence[Path], tables: Sequence[pd.DataFrame]) -> None:
-    """Refuse shards with different columns.
-
-    Checksums cover the pages of a file, not the names of its columns. Joined, a damaged name would leave NaN.
-    """
-    for shard, table in zip(shards, tables, strict=True):
-        if list(table.columns) != list(tables[-1].columns):
-            raise LarkError(
-                f"{shard} or {shards[-1].name} is damaged: their columns differ. Remove both and run again."
-            )
-
-
-def check_merged(path: Path, rows: int, expected: int) -> None:
-    """Refuse a merged file with another number of rows than the pool."""
-    if rows != expected:
-        raise LarkError(f"{path} has {rows} rows, but the pool has {expected}. Remove {path.parent}.")
-
-
-def check_finite(gram: np.ndarray, losses: np.ndarray, question: str) -> None:
+def check_finite(question: str, *values: ArrayLike) -> None:
     """Refuse gradients that are NaN or infinite."""
-    if not (np.isfinite(gram).all() and np.isfinite(losses).all()):
+    if not all(np.isfinite(value).all() for value in values):
         raise LarkError(f"A gradient of question {question} is not finite: check the student's weights.")
 
 

@@ -1,4 +1,4 @@
-"""Whether each trajectory is correct, for methods that prefer correct ones: `correctness.parquet`. No model
+"""Correctness of each trajectory, for methods that prefer correct ones: `correctness.parquet`. No model
 code.
 
 By the rule of `pool.correct_only` (lark/pool/trajectory.py): the boxed answer against the pool's `answer`,
@@ -34,8 +34,8 @@ def write_correctness(job: Job) -> dict[str, Any]:
     ):
         for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, TRAJECTORY_COLUMNS):
             verdicts = [verdict(Trajectory(**row), job.config.pool) for row in rows]
-            columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in KEY}
-            columns["correct"] = [np.nan if judged is None else float(judged) for judged in verdicts]
+            columns: dict[str, Any] = {name: [row[name] for row in rows] for name in KEY}
+            columns["correct"] = np.array(verdicts, dtype=float)  # None becomes NaN
             writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=CORRECTNESS_SCHEMA))
             counts.update(verdicts)
         # Inside the block, so that a table that says nothing is not kept.

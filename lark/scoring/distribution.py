@@ -37,7 +37,7 @@ NEGLIGIBLE = -128.0
 
 @dataclass(frozen=True)
 class Distribution:
-    """What the sweep adds for T tokens."""
+    """Entropies and most likely tokens of T predictions."""
 
     entropy: Tensor
     """[T] -Σ_v π_v log π_v in nats, fp32."""
@@ -65,15 +65,11 @@ def top_residual(distribution: Distribution, targets: Tensor) -> Tensor:
 def weigh_tile(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
     """`Weigh` in plain PyTorch."""
     rows = _rows_at_once(logits)
-    sums = [
-        _weighted_sum(part, m_part) for part, m_part in zip(logits.split(rows), m.split(rows), strict=True)
-    ]
+    sums = []
+    for part, m_part in zip(logits.split(rows), m.split(rows), strict=True):
+        distance = (part - m_part[:, None]).clamp_min(NEGLIGIBLE)
+        sums.append((distance.exp() * distance).sum(1))
     return torch.cat(sums), logits.amax(1)
-
-
-def _weighted_sum(logits: Tensor, m: Tensor) -> Tensor:
-    distance = (logits - m[:, None]).clamp_min(NEGLIGIBLE)
-    return (distance.exp() * distance).sum(1)
 
 
 def _rows_at_once(tile: Tensor) -> int:
@@ -100,18 +96,21 @@ class Collector:
         """Add a tile that has just been added to the state. `start`: the tile's first word; `targets` count
         from it.
         """
-        (old_m, old_s1), m = self.before, state[0]
+        old_m, old_s1 = self.before
+        m = state[0]
         here = (targets >= 0) & (targets < tile.shape[1])
         column = targets.clamp(0, tile.shape[1] - 1)[:, None]
         # PyTorch's reduction has masked the gold logits, the CUDA kernel has not.
         tile.scatter_(1, column, torch.where(here, -torch.inf, tile.gather(1, column)[:, 0])[:, None])
         t, largest = self.weigh(tile, m.float())
+        # The old t is relative to the old maximum: z - m = (z - old_m) + (old_m - m) for each of its terms.
         self.t[block] = (self.t[block] + (old_m - m) * old_s1) * torch.exp(old_m - m) + t
         if self.words.shape[2]:
             self._keep_largest(block, start, tile, largest)
 
     def _keep_largest(self, block: int, start: int, tile: Tensor, largest: Tensor) -> None:
-        logits, words = self.logits[block], self.words[block]
+        logits = self.logits[block]
+        words = self.words[block]
         k = min(logits.shape[1], tile.shape[1])
         for rows in (largest > logits[:, -1]).nonzero()[:, 0].split(_rows_at_once(tile)):
             new, column = tile[rows].topk(k)
@@ -125,15 +124,17 @@ class Collector:
         """The distributions of T tokens from their sums, in fp64. `state`: [6, T], as in statistics.py."""
         m, s1, s2, _, _, gold = state
         t = self.t.reshape(-1)[: len(targets)]
-        log_odds, zero = m - gold + s1.log(), torch.zeros_like(gold)
-        p_gold, p_wrong = torch.sigmoid(-log_odds), torch.sigmoid(log_odds)
-        own = torch.where(p_gold > 0, p_gold * torch.logaddexp(log_odds, zero), 0)
+        log_odds = m - gold + s1.log()
+        zero = torch.zeros_like(gold)
+        p_gold = torch.sigmoid(-log_odds)
+        p_wrong = torch.sigmoid(log_odds)
+        right = torch.where(p_gold > 0, p_gold * torch.logaddexp(log_odds, zero), 0)
         wrong = torch.where(s1 > 0, p_wrong * (torch.logaddexp(-log_odds, zero) + s1.log() - t / s1), 0)
         apart = torch.where(s1 > 0, 1 - s2 / s1.square(), 0).clamp_min(0)
         words, logits = self._most_likely(targets, gold)
         log_sum = torch.logaddexp(gold, m + s1.log())
         return Distribution(
-            entropy=(own + wrong).float(),
+            entropy=(right + wrong).float(),
             renyi2=-torch.log1p(-(2 * p_gold * p_wrong + p_wrong.square() * apart)).float(),
             alternatives=words.int(),
             alternative_p=torch.exp(logits - log_sum[:, None]).float(),
@@ -143,9 +144,10 @@ class Collector:
         """[T, K] words and logits, with the gold token among them. Of equal logits the first word comes
         first.
         """
-        n_kept, T = self.words.shape[2], len(targets)
-        own = torch.where(gold > -torch.inf, targets, -1)
-        words = torch.cat([self.words.flatten(0, 1)[:T], own[:, None]], 1)
+        n_kept = self.words.shape[2]
+        T = len(targets)
+        golds = torch.where(gold > -torch.inf, targets, -1)
+        words = torch.cat([self.words.flatten(0, 1)[:T], golds[:, None]], 1)
         logits = torch.cat([self.logits.flatten(0, 1)[:T].double(), gold[:, None]], 1)
         words, order = words.sort(1)
         logits, order = logits.gather(1, order).sort(dim=1, descending=True, stable=True)

@@ -1,6 +1,5 @@
 """Refusals of another tool's scores (method=external): its path, its columns, its ids and its numbers."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from lark.errors import LarkError
 from lark.pool.trajectories import KEY
+from lark.reading.rows import is_json_list
 from lark.reading.untrusted import quoted
 
 SCORE_COLUMN = "score"
@@ -44,7 +44,7 @@ def check_is_file(path: Path) -> None:
 
 def check_not_empty(path: Path, table: pd.DataFrame) -> None:
     if table.empty:
-        raise LarkError(f"{path}: the file has no scores.")
+        raise LarkError(f"{path}: the file has no scores; {FORMATS}.")
 
 
 def check_ids(path: Path, table: pd.DataFrame) -> None:
@@ -72,24 +72,17 @@ def check_matches(path: Path, n_matched: int, scores: pd.DataFrame, pool: pd.Dat
 
 
 def check_columns(path: Path, names: list[str]) -> None:
-    """Refuse columns that are missing or appear twice."""
-    expected = [*KEY, SCORE_COLUMN]
-    for name in expected:
-        if names.count(name) > 1:
-            raise LarkError(
-                f"{path}: the column {name!r} appears {names.count(name)} times. Give every column its own name."
-            )
-    missing = [name for name in expected if name not in names]
+    """Refuse a file without one of the columns."""
+    missing = [name for name in (*KEY, SCORE_COLUMN) if name not in names]
     if missing:
         raise LarkError(f"{path}: missing column(s) {', '.join(missing)}{_separator(names)}; {FORMATS}.")
 
 
 def _separator(names: list[str]) -> str:
     """A guess at the separator of a file whose header was read as one column."""
-    if len(names) == 1:
-        for mark, separator in SEPARATORS.items():
-            if mark in names[0]:
-                return f" (the columns seem to be separated by {separator})"
+    for mark, separator in SEPARATORS.items():
+        if len(names) == 1 and mark in names[0]:
+            return f" (the columns seem to be separated by {separator})"
     return ""
 
 
@@ -99,18 +92,8 @@ def check_number_type(path: Path, kind: pa.DataType) -> None:
         raise LarkError(f"{path}: the column `score` must contain numbers; its type is {kind}.")
 
 
-def check_whole(path: Path, name: str, values: Iterable[float | None]) -> None:
-    """Refuse ids with a fraction."""
-    for value in values:
-        if value is not None and not float(value).is_integer():
-            raise LarkError(f"{path}: the column {name} contains {value}; ids must be text or whole numbers.")
-
-
-def check_looks_like_csv(path: Path, beginning: bytes) -> None:
-    beginning = beginning.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not beginning:
-        raise LarkError(f"{path}: the file is empty; {FORMATS}.")
-    if beginning.startswith(b"["):
+def check_no_json(path: Path) -> None:
+    if is_json_list(path):
         raise LarkError(f"{path}: this looks like JSON; {FORMATS}.")
 
 
@@ -129,19 +112,14 @@ def check_matrix(path: Path, scores: Any, files: Any) -> None:
     is_matrix = isinstance(scores, list) and all(isinstance(row, list) for row in scores)
     if not (is_matrix and isinstance(files, list)):
         raise LarkError(f"{path}: this looks like JSON, but it is not a file of scores; {AUTHORS_FORMATS}.")
+
+
+def check_same_files(path: Path, scores: list[Any], files: list[Any]) -> None:
+    """Refuse a matrix with another number of rows than files."""
     if len(scores) != len(files):
         raise LarkError(
             f"{path}: `scores` has {len(scores)} rows, but `candidate_files` has {len(files)} files."
         )
-    lengths = {len(row) for row in scores}
-    if len(lengths) > 1:
-        raise LarkError(
-            f"{path}: the rows of `scores` have between {min(lengths)} and {max(lengths)} numbers, not one"
-            " number."
-        )
-    for place, file in enumerate(files):
-        if not (isinstance(file, dict) and {"teacher", "path"} <= set(file)):
-            raise LarkError(f"{path}: candidate_files[{place}] has no `teacher` or no `path`.")
 
 
 def check_list(path: Path, problem: str, candidates: Any) -> None:

@@ -6,8 +6,8 @@ begin alike, such as the candidates of a question, share their beginning: the la
 pass. The statistics of a batch are computed at once on every device.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -20,7 +20,7 @@ from lark.models.chat import Encoded
 from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head
 from lark.models.load import load_model
-from lark.scoring.inputs import Inputs, common
+from lark.scoring.inputs import Inputs, common, joined_responses
 from lark.scoring.pass_sizes import CPU_PADDING, CPU_TOKENS
 from lark.scoring.statistics import TokenStatistics, detailed_statistics, token_statistics
 
@@ -32,9 +32,9 @@ class LoadedStudent:
     model: PreTrainedModel
     head: Head
     packs: bool
-    """Whether trajectories are scored in packs. If not, in padded batches."""
+    """True if trajectories are scored in packs, otherwise in padded batches."""
     shares: bool = False
-    """Whether trajectories of a pack share a common beginning."""
+    """True if trajectories of a pack share a common beginning."""
 
     @classmethod
     def load(
@@ -54,6 +54,7 @@ class LoadedStudent:
         implementation = model.config._attn_implementation
         if model.device.type == "cpu":
             separate_segments(model)
+        # Without a way to keep trajectories apart, the model runs as it was loaded, on padded batches.
         packs = separates(model) and supports_packing(model, doing="Scoring")
         if not packs:
             model.set_attn_implementation(implementation)
@@ -66,7 +67,9 @@ def batches(lengths: Sequence[int], budget: int, padded: bool, padding: float = 
     Packed, they keep their order, in which candidates of a question are neighbours. Padded, the longest are
     first, and padding counts as tokens; no trajectory needs more than `padding` tokens of it.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)) if padded else range(len(lengths))
+    order: Iterable[int] = range(len(lengths))
+    if padded:
+        order = sorted(order, key=lambda i: -lengths[i])
     result: list[list[int]] = []
     tokens = longest = 0
     for index in order:
@@ -86,9 +89,12 @@ def packs(batch: Sequence[Encoded], budget: int, shares: bool) -> list[list[int]
 
     `shares`: those that begin alike are neighbours, and their common beginning counts once.
     """
+    order: Iterable[int] = range(len(batch))
+    if shares:
+        order = sorted(order, key=lambda i: list(batch[i].ids))
     result: list[list[int]] = []
     tokens = 0
-    for index in sorted(range(len(batch)), key=lambda i: list(batch[i].ids)) if shares else range(len(batch)):
+    for index in order:
         ids = batch[index].ids
         shared = common(batch[result[-1][-1]].ids, ids) if result and shares else 0
         if not result or tokens + len(ids) - shared > budget:
@@ -111,28 +117,26 @@ def response_statistics(
     """
     device = student.head.weight.device
     hidden = torch.cat(_hidden(student, batch))
-    targets = torch.tensor([token for e in batch for token in e.response], device=device)
-    statistics = (
-        token_statistics(hidden, targets, student.head)
-        if n_alternatives is None
-        else detailed_statistics(hidden, targets, student.head, n_alternatives)
-    )
+    targets = joined_responses(batch).to(device)
+    statistics: TokenStatistics
+    if n_alternatives is None:
+        statistics = token_statistics(hidden, targets, student.head)
+    else:
+        statistics = detailed_statistics(hidden, targets, student.head, n_alternatives)
     start = 0
     for encoded in batch:
-        stop = start + encoded.n_response
-        yield type(statistics)(
-            **{f.name: getattr(statistics, f.name)[start:stop] for f in fields(statistics)}
-        )
-        start = stop
+        part = slice(start, start + encoded.n_response)
+        yield type(statistics)(**{name: column[part] for name, column in vars(statistics).items()})
+        start = part.stop
 
 
 def _hidden(student: LoadedStudent, batch: Sequence[Encoded]) -> list[Tensor]:
     """[T, d] for each trajectory: the hidden states that predict its response tokens."""
-    found: dict[int, Tensor] = {}
+    states: dict[int, Tensor] = {}
     for chosen in passes(student, batch, student.shares):
         inputs = Inputs.of(student, [batch[i] for i in chosen])
-        found |= zip(chosen, inputs.predicting(inputs.run(student)), strict=True)
-    return [found[index] for index in range(len(batch))]
+        states |= zip(chosen, inputs.predicting(inputs.run(student)), strict=True)
+    return [states[index] for index in range(len(batch))]
 
 
 def passes(student: LoadedStudent, batch: Sequence[Encoded], shares: bool) -> list[list[int]]:

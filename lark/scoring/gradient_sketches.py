@@ -61,26 +61,24 @@ class Sketcher(ABC):
         weight, device = student.head.weight, student.head.weight.device
         self.words = Fold.of(seed, "head, words", weight.shape[0], head.rows, device)
         self.states = Fold.of(seed, "head, states", weight.shape[1], head.columns, device)
-        self.inputs, self.outputs = {}, {}
+        self.inputs = {}
+        self.outputs = {}
         for name, part in self.writers.items():
             self.inputs[name] = Fold.of(seed, f"{name}, in", part.in_features, sizes.columns, device)
             self.outputs[name] = Fold.of(seed, f"{name}, out", part.out_features, sizes.rows, device)
 
     def __call__(self, batch: Sequence[Encoded]) -> list[TrajectoryGradient]:
         """One gradient per trajectory, in the batch's order. Each has at least one response token."""
-        found: dict[int, TrajectoryGradient] = {}
+        gradients: dict[int, TrajectoryGradient] = {}
         for chosen in passes(self.student, batch, self.shares):
-            found |= zip(
-                chosen,
-                self.run(Inputs.of(self.student, [batch[i] for i in chosen], self.shares)),
-                strict=True,
-            )
-        return [found[i] for i in range(len(batch))]
+            inputs = Inputs.of(self.student, [batch[i] for i in chosen], self.shares)
+            gradients |= zip(chosen, self.run(inputs), strict=True)
+        return [gradients[i] for i in range(len(batch))]
 
     @property
     @abstractmethod
     def shares(self) -> bool:
-        """Whether trajectories share a common beginning."""
+        """True if trajectories share a common beginning."""
 
     @abstractmethod
     def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
@@ -100,11 +98,8 @@ class Sketcher(ABC):
         sizes = [e.n_response for e in inputs.batch]
         pairs = zip(residuals.folded.split(sizes), self.states(hidden).split(sizes), sizes, strict=True)
         heads = [(left.T @ right).flatten() / n for left, right, n in pairs]
-        return (
-            residuals.pulled,
-            heads,
-            [float(part.double().sum()) for part in residuals.surprisal.split(sizes)],
-        )
+        nll = [float(part.double().sum()) for part in residuals.surprisal.split(sizes)]
+        return residuals.pulled, heads, nll
 
 
 class ForwardSketcher(Sketcher):
@@ -138,9 +133,8 @@ class ForwardSketcher(Sketcher):
         finally:
             hook.remove()
         pulled, heads, nll = self.at_head(inputs, hidden)
-        behind = pull_back(self.norm, torch.cat(last), pulled)
         sizes = [e.n_response for e in inputs.batch]
-        shares = torch.cat([part / n for part, n in zip(behind.split(sizes), sizes, strict=True)])
+        shares = _mean_shares(pull_back(self.norm, torch.cat(last), pulled), sizes)
         layers = []
         for name in self.writers:
             pairs = zip(self.outputs[name](shares).split(sizes), seen[name], strict=True)
@@ -159,6 +153,7 @@ class BackwardSketcher(Sketcher):
         return False
 
     def run(self, inputs: Inputs) -> list[TrajectoryGradient]:
+        # Only hidden states get gradients: those of the weights would take as much memory as the student.
         self.student.model.requires_grad_(False)
         left: dict[str, list[Tensor]] = {}
         layers: dict[str, list[Tensor]] = {}
@@ -167,23 +162,26 @@ class BackwardSketcher(Sketcher):
             if not output.requires_grad:  # nothing below the first output projection needs a gradient
                 output = output.detach().requires_grad_()
             if name not in left:  # otherwise activations are being recomputed
-                left[name] = inputs.each(self.inputs[name](entering.detach()))
+                left[name] = inputs.by_trajectory(self.inputs[name](entering.detach()))
                 output.register_hook(lambda delta: finish(name, delta))
             return output
 
         def finish(name: str, delta: Tensor) -> None:
-            right = inputs.each(self.outputs[name](delta))
-            layers[name] = [
-                gradient.T @ entering for gradient, entering in zip(right, left[name], strict=True)
-            ]
+            pairs = zip(inputs.by_trajectory(self.outputs[name](delta)), left[name], strict=True)
+            layers[name] = [gradient.T @ entering for gradient, entering in pairs]
 
         with torch.enable_grad(), watched(self.writers, keep):
             hidden = torch.cat(inputs.predicting(inputs.run(self.student)))
             pulled, heads, nll = self.at_head(inputs, hidden.detach())
             sizes = [e.n_response for e in inputs.batch]
-            shares = [part / n for part, n in zip(pulled.split(sizes), sizes, strict=True)]
-            hidden.backward(torch.cat(shares).to(hidden.dtype))
+            hidden.backward(_mean_shares(pulled, sizes).to(hidden.dtype))
         return _gradients(nll, sizes, [layers[name] for name in self.writers], heads)
+
+
+def _mean_shares(gradients: Tensor, sizes: list[int]) -> Tensor:
+    """[T, d] Gradients of tokens' losses [T, d] as gradients of their trajectory's mean loss."""
+    pairs = zip(gradients.split(sizes), sizes, strict=True)
+    return torch.cat([part / n for part, n in pairs])
 
 
 def pull_back(norm: nn.Module, entering: Tensor, gradient: Tensor) -> Tensor:
@@ -191,13 +189,15 @@ def pull_back(norm: nn.Module, entering: Tensor, gradient: Tensor) -> Tensor:
     with torch.enable_grad():
         x = entering.detach().float().requires_grad_()
         output = norm(x)
-        (found,) = torch.autograd.grad(output, x, gradient.to(output.dtype))
-    return found
+        (pulled,) = torch.autograd.grad(output, x, gradient.to(output.dtype))
+    return pulled
 
 
 def _gradients(
     nll: list[float], sizes: list[int], layers: list[list[Tensor]], heads: list[Tensor]
 ) -> list[TrajectoryGradient]:
     """`layers`: by projection, then by trajectory."""
-    wholes = [torch.cat([part.flatten() for part in parts]) for parts in zip(*layers, strict=True)]
+    wholes = []
+    for parts in zip(*layers, strict=True):
+        wholes.append(torch.cat([part.flatten() for part in parts]))
     return [TrajectoryGradient(*parts) for parts in zip(nll, sizes, wholes, heads, strict=True)]

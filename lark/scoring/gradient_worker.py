@@ -6,8 +6,8 @@ candidate's g*, from the Gram matrix of the sketches, and its gradient's norm; `
 vector of each gradient if a method compares gradients of different questions (method=less).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from typing import Any
 
@@ -27,11 +27,12 @@ from lark.pool.trajectory import Trajectory
 from lark.scoring import influence as influences
 from lark.scoring.by_question import Floats
 from lark.scoring.checks import check_any_response, check_finite
+from lark.scoring.correctness import TRAJECTORY_COLUMNS
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.influence import cosines, directions, held_out_cosines
 from lark.scoring.learnability import exact_score
-from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, naming, pass_over
+from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, in_batches, naming, pass_over
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
 from lark.scoring.sources import EXACT_TABLE, FEATURES_TABLE, GRAM_TABLE, INFLUENCE_TABLE
@@ -44,23 +45,24 @@ from lark.work.sharding import Work, in_shards
 @in_shards
 def gram(job: Job) -> Work:
     """g* from sketches of a forward pass (method=lark_gram)."""
-    cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
-
-    def scorer(student: LoadedStudent) -> GradientScorer:
-        return GradientScorer(forward_sketcher(student, job.config), job)
-
-    return pass_over(job, cut, "scoring", scorer)
+    return _sketching(job, forward_sketcher, "scoring")
 
 
 @in_shards
 def exact(job: Job) -> Work:
     """g* from sketches of a forward and a backward pass (method=lark_exact and others)."""
+    return _sketching(job, backward_sketcher, "sketching gradients", gradients=True)
+
+
+def _sketching(
+    job: Job, sketcher: Callable[[LoadedStudent, Config], Sketcher], label: str, gradients: bool = False
+) -> Work:
     cut = Shards.by_question(job.inputs["lengths"], job.config.scoring.shard_tokens)
 
     def scorer(student: LoadedStudent) -> GradientScorer:
-        return GradientScorer(backward_sketcher(student, job.config), job)
+        return GradientScorer(sketcher(student, job.config), job)
 
-    return pass_over(job, cut, "sketching gradients", scorer, gradients=True)
+    return pass_over(job, cut, label, scorer, gradients=gradients)
 
 
 def forward_sketcher(student: LoadedStudent, config: Config) -> ForwardSketcher:
@@ -92,7 +94,8 @@ class Candidates:
 
     @classmethod
     def of(cls, gradients: Sequence[TrajectoryGradient]) -> "Candidates":
-        layers, head = (_inner(gradients, part) for part in ("layers", "head"))
+        layers = _inner([g.layers for g in gradients])
+        head = _inner([g.head for g in gradients])
         return cls(layers, head, np.array([g.loss for g in gradients]))
 
     @property
@@ -109,8 +112,8 @@ class Candidates:
         return np.sqrt(np.diagonal(self.gram))
 
 
-def _inner(gradients: Sequence[TrajectoryGradient], part: str) -> Floats:
-    stacked = torch.stack([getattr(g, part) for g in gradients]).double()
+def _inner(gradients: list[Tensor]) -> Floats:
+    stacked = torch.stack(gradients).double()
     return np.asarray((stacked @ stacked.T).cpu().numpy())
 
 
@@ -133,7 +136,7 @@ class GradientScorer:
             gradients = self._gradients(rows, encoded, list(chain.from_iterable(questions)), advance)
             for question in questions:
                 candidates = Candidates.of([gradients[row] for row in question])
-                check_finite(candidates.gram, candidates.losses, rows[question[0]]["question_id"])
+                check_finite(rows[question[0]]["question_id"], candidates.gram, candidates.losses)
                 g_star[question] = candidates.g_star
                 norm[question] = candidates.norms
             for row, gradient in gradients.items():
@@ -167,12 +170,9 @@ class GradientScorer:
         self, rows: Rows, encoded: Sequence[Encoded], usable: list[int], advance: Advance
     ) -> dict[int, TrajectoryGradient]:
         gradients: dict[int, TrajectoryGradient] = {}
-        lengths = [len(encoded[row].ids) for row in usable]
-        for places in batches(lengths, self.budget, padded=not self.sketcher.student.packs):
-            batch = [usable[place] for place in places]
+        for batch in in_batches(self.sketcher.student, encoded, usable, self.budget, advance):
             with naming(rows, batch):
                 gradients |= zip(batch, self.sketcher([encoded[row] for row in batch]), strict=True)
-            advance(sum(lengths[place] for place in places))
         return gradients
 
 
@@ -192,6 +192,7 @@ def feature(gradient: TrajectoryGradient, fold: Fold) -> bytes:
     cosines.
     """
     vector = folded(gradient, fold)
+    # The norm is stored apart, in full precision: in half precision, that of a gradient may overflow.
     return (vector / vector.norm().clamp_min(1e-30)).half().cpu().numpy().tobytes()
 
 
@@ -219,8 +220,7 @@ def _validation_rows(job: Job, table: pd.DataFrame) -> np.ndarray:
     """Rows of the table whose trajectories are the validation set: of a sample of the pool's questions."""
     settings = job.config.method.validation
     questions = set(influences.sample(table["question_id"], settings.questions, settings.seed))
-    columns = [field.name for field in fields(Trajectory)]
-    rows = pools.iterate(job.inputs["pool"] / pools.FILE, columns=columns)
+    rows = pools.iterate(job.inputs["pool"] / pools.FILE, columns=TRAJECTORY_COLUMNS)
     sampled = [Trajectory(**row) for row in rows if row["question_id"] in questions]
     validation = influences.correct_or_all(sampled, job.config.pool)
     keys = {(trajectory.question_id, trajectory.candidate_id) for trajectory in validation}

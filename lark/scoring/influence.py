@@ -1,4 +1,4 @@
-"""How similar each trajectory's gradient is to that of a validation set (method=less). Pure functions, no
+"""Similarity of each trajectory's gradient to that of a validation set (method=less). Pure functions, no
 model code.
 
 A gradient is given as a direction (a short vector of length 1, lark/scoring/gradient_worker.py) and its norm.
@@ -30,7 +30,7 @@ WIDENED = 8192
 
 
 def sample(questions: Iterable[str], number: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes: a sample that does not depend on their order."""
+    """The questions with the smallest hashes. A larger sample contains the smaller one, whatever the order."""
 
     def digest(question: str) -> bytes:
         return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()

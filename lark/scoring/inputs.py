@@ -7,6 +7,7 @@ real token sees the padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,12 +30,10 @@ class Inputs:
     ids: Tensor
     """[b, t]"""
     arguments: dict[str, Any]
-    own: list[slice]
-    """The positions of each trajectory, without a shared beginning."""
+    tails: list[slice]
+    """The positions of each trajectory after a shared beginning."""
     prefixes: list[Tensor]
-    """The positions of a beginning that is shared with the trajectory before; empty: the trajectory has all
-    its tokens itself.
-    """
+    """The positions of the beginning that it shares with the trajectory before it; often empty."""
 
     @classmethod
     def of(cls, student: "LoadedStudent", batch: Sequence[Encoded], shares: bool | None = None) -> "Inputs":
@@ -46,66 +45,67 @@ class Inputs:
     @classmethod
     def _padded(cls, student: "LoadedStudent", batch: Sequence[Encoded]) -> "Inputs":
         ids = right_padded([encoded.ids for encoded in batch]).to(student.head.weight.device)
-        own = [
-            slice(row * ids.shape[1], row * ids.shape[1] + len(encoded.ids))
-            for row, encoded in enumerate(batch)
-        ]
-        return cls(batch, ids, {}, own, [torch.arange(0)] * len(batch))
+        tails = []
+        for row, encoded in enumerate(batch):
+            start = row * ids.shape[1]
+            tails.append(slice(start, start + len(encoded.ids)))
+        return cls(batch, ids, {}, tails, [torch.arange(0)] * len(batch))
 
     @classmethod
     def _packed(cls, student: "LoadedStudent", batch: Sequence[Encoded], shares: bool) -> "Inputs":
         device = student.head.weight.device
         ids: list[int] = []
         positions: list[int] = []
-        own: list[slice] = []
+        tails: list[slice] = []
         prefixes: list[Tensor] = []
-        where = torch.arange(0)  # of a trajectory's tokens in the row
-        for index, encoded in enumerate(batch):
-            shared = common(batch[index - 1].ids, encoded.ids) if index and shares else 0
+        before: Sequence[int] = ()
+        where = torch.arange(0)  # of the tokens before, in the row
+        for encoded in batch:
+            shared = common(before, encoded.ids) if shares else 0
+            tail = slice(len(ids), len(ids) + len(encoded.ids) - shared)
             prefixes.append(where[:shared])
-            own.append(slice(len(ids), len(ids) + len(encoded.ids) - shared))
-            where = torch.cat([where[:shared], torch.arange(own[-1].start, own[-1].stop)])
+            tails.append(tail)
             ids += encoded.ids[shared:]
             positions += range(shared, len(encoded.ids))
-        segments = Segments.of([part.stop - part.start for part in own], prefixes if shares else None).to(
-            device
-        )
-        arguments = {
-            "position_ids": torch.tensor(positions, device=device)[None],
-            **segments.arguments(student.model.base_model),
-        }
-        return cls(
-            batch,
-            torch.tensor(ids, device=device)[None],
-            arguments,
-            own,
-            [prefix.to(device) for prefix in prefixes],
-        )
+            # The next one may share tokens that this one shares with others itself.
+            where = torch.cat([where[:shared], torch.arange(tail.start, tail.stop)])
+            before = encoded.ids
+        sizes = [tail.stop - tail.start for tail in tails]
+        segments = Segments.of(sizes, prefixes if shares else None).to(device)
+        arguments = segments.arguments(student.model.base_model)
+        arguments["position_ids"] = torch.tensor(positions, device=device)[None]
+        prefixes = [prefix.to(device) for prefix in prefixes]
+        return cls(batch, torch.tensor(ids, device=device)[None], arguments, tails, prefixes)
 
     @property
     def targets(self) -> Tensor:
         """[T] The response tokens, one trajectory after the other."""
-        return torch.tensor(
-            [token for encoded in self.batch for token in encoded.response], device=self.ids.device
-        )
+        return joined_responses(self.batch).to(self.ids.device)
 
     def run(self, student: "LoadedStudent") -> Tensor:
         """[b, t, d] The last hidden states."""
         return last_hidden_state(student.model, self.ids, **self.arguments)
 
-    def each(self, states: Tensor) -> list[Tensor]:
+    def by_trajectory(self, states: Tensor) -> list[Tensor]:
         """The rows of `states` [b, t, …] that belong to each trajectory, with its prompt and without
         padding.
         """
         flat = states.flatten(0, 1)
-        return [
-            torch.cat([flat[prefix], flat[own]]) if len(prefix) else flat[own]
-            for own, prefix in zip(self.own, self.prefixes, strict=True)
-        ]
+        parts = []
+        for tail, prefix in zip(self.tails, self.prefixes, strict=True):
+            part = flat[tail]
+            parts.append(torch.cat([flat[prefix], part]) if len(prefix) else part)
+        return parts
 
     def predicting(self, states: Tensor) -> list[Tensor]:
-        """Those whose position predicts a response token."""
-        return [predicting(own, encoded) for own, encoded in zip(self.each(states), self.batch, strict=True)]
+        """The rows of each trajectory that predict its response tokens."""
+        pairs = zip(self.by_trajectory(states), self.batch, strict=True)
+        return [predicting(part, encoded) for part, encoded in pairs]
+
+
+def joined_responses(batch: Sequence[Encoded]) -> Tensor:
+    """[T] The response tokens of a batch, one trajectory after the other."""
+    return torch.tensor(list(chain.from_iterable(encoded.response for encoded in batch)))
 
 
 def common(before: Sequence[int], ids: Sequence[int]) -> int:

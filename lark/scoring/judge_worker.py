@@ -104,11 +104,13 @@ class Asker:
             for index, (answer,) in engines.generate(engine, requests, self.sampling(attempt)):
                 name = pending[index]
                 score = judge.overall_score(answer.text)
+                # The last attempt is stored even if it is not valid, so that no later run asks again.
                 if score is None and attempt < self.settings.retries:
                     invalid.append(name)
                     continue
                 verdicts.append({"key": name, "score": score, "cut": prompts[name][1], "answer": answer.text})
                 progress.update(1)
+            # Answers arrive in any order; sorted, the next requests do not depend on it.
             pending = sorted(invalid)
             if not pending:
                 return

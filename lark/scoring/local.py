@@ -155,6 +155,7 @@ def score_locally(
     for indices in by_prompt.values():
         group = [encoded[index] for index in indices]
         steps = [steps_of(e, local_steps) for e in group]
+        # The progress bar counts the tokens that `Shards` expects.
         work = sum(e.prompt_length + (scorer.m + 1) * e.n_response for e in group)
         with naming(rows, indices):
             surprisals = scorer.surprisals(group, steps, partial(_advance_share, advance, work))
@@ -166,7 +167,7 @@ def score_locally(
 
 
 def _advance_share(advance: Advance, work: int, share: float) -> None:
-    advance(share * work)
+    advance(work * share)
 
 
 @torch.no_grad()
@@ -202,12 +203,15 @@ def _run_with(student: LoadedStudent, cache: DynamicCache, ids: Tensor) -> Tenso
 
 @torch.no_grad()
 def can_continue(student: LoadedStudent) -> bool:
-    """Whether blocks that continue from the prompt's keys get the same hidden states as after the full
+    """True if blocks that continue from the prompt's keys get the same hidden states as after the full
     prompt.
     """
     vocabulary = student.head.vocabulary
     prompt = [i % vocabulary for i in range(9)]
-    sequences = [[(7 * i + j) % vocabulary for i in range(size)] for j, size in enumerate((6, 11, 1))]
+    # Of different lengths, so that padding is tried too.
+    sequences = []
+    for first, size in enumerate((6, 11, 1)):
+        sequences.append([(7 * i + first) % vocabulary for i in range(size)])
     try:
         hidden = continued(student, prompt_cache(student, prompt), prompt[-1], sequences)
     except (AttributeError, LarkError, RuntimeError, TypeError, ValueError) as error:
@@ -221,7 +225,7 @@ def can_continue(student: LoadedStudent) -> bool:
         relative = difference.abs().max() / expected.abs().max().clamp_min(1e-6)
         deviation = max(deviation, float(relative))
     tolerance = 1e-4 if student.head.weight.dtype in (torch.float32, torch.float64) else 5e-2
-    if not deviation <= tolerance:
+    if not deviation <= tolerance:  # not `>`, which is false for NaN
         log.warning(SLOWER, f"continuing from its keys is off by {deviation:.1e}")
         return False
     return True

@@ -9,13 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from typing import Any, get_args, get_type_hints
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from lark.errors import LarkError
-
-SUPPORTED = (
-    "int, float, str, bool, list[...], tuple[...], dict[str, ...], Literal[...], and unions of these and None"
-)
 
 
 def converted(options: Mapping[str, Any], function: Callable[..., Any], method: str) -> dict[str, Any]:
@@ -44,13 +40,7 @@ def fit(value: Any, annotation: Any) -> Any:
     By pydantic's strict rules for JSON, because users type what JSON can hold: a whole number becomes a float
     and a list a tuple where the annotation says so, and nothing else is converted.
     """
-    try:
-        adapter = TypeAdapter(annotation)
-    except PydanticSchemaGenerationError:
-        raise LarkError(
-            f"An option of a method has the type {_named(annotation)}, which is not supported: use {SUPPORTED}."
-        ) from None
-    return adapter.validate_json(json.dumps(value), strict=True)
+    return TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
 
 
 def _check_names(options: Mapping[str, Any], accepted: list[str], method: str) -> None:

@@ -20,7 +20,7 @@ from lark.models.load import load_chat
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import shards
-from lark.scoring.forward import LoadedStudent
+from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.shards import Shards
 from lark.scoring.tokens import TrajectoryTokens, write_shard
 from lark.store.part_files import write_part
@@ -51,7 +51,9 @@ def pass_over(
     pool = job.inputs["pool"] / pools.FILE
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
     cuts = dict.fromkeys(job.outputs, cut) | dict(partial or {})
-    bounds = {output: [(rows.start, rows.stop) for rows in cuts[output].rows] for output in job.outputs}
+    bounds = {}
+    for output in job.outputs:
+        bounds[output] = [(rows.start, rows.stop) for rows in cuts[output].rows]
 
     def missing_files(wanted: Sequence[Shard]) -> dict[range, dict[str, Path]]:
         """The files that each of these shards lacks, by output."""
@@ -121,11 +123,22 @@ def naming(rows: Rows, batch: Sequence[int]) -> Iterator[None]:
         ) from error
 
 
+def in_batches(
+    student: LoadedStudent, encoded: Sequence[Encoded], usable: Sequence[int], budget: int, advance: Advance
+) -> Iterator[list[int]]:
+    """Rows of each batch of the trajectories `usable`. The progress bar advances when a batch is done."""
+    lengths = [len(encoded[row].ids) for row in usable]
+    for places in batches(lengths, budget, padded=not student.packs):
+        yield [usable[place] for place in places]
+        advance(sum(lengths[place] for place in places))
+
+
 def id_table(rows: Rows, encoded: Sequence[Encoded], **columns: Iterable[Any]) -> pd.DataFrame:
     """The columns that all tables of a pass have in common, and further ones."""
     ids = {name: [row[name] for row in rows] for name in KEY}
-    counts = {"n_tokens": [e.n_response for e in encoded], "truncated": [e.truncated for e in encoded]}
-    return pd.DataFrame({**ids, **counts, **columns})
+    n_tokens = [e.n_response for e in encoded]
+    truncated = [e.truncated for e in encoded]
+    return pd.DataFrame({**ids, "n_tokens": n_tokens, "truncated": truncated, **columns})
 
 
 def as_arrow(table: pd.DataFrame) -> pa.Table:

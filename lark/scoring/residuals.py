@@ -21,14 +21,8 @@ from torch import Tensor
 
 from lark.models.head import Head, LogitRule, mixes
 from lark.scoring.sketches import Fold
-from lark.scoring.statistics import (
-    COMPILE_FROM,
-    CPU_TILE,
-    GPU_TILE,
-    check_bounds,
-    check_inputs,
-    log_uncompiled,
-)
+from lark.scoring.statistics import check_bounds, check_inputs
+from lark.scoring.tiles import COMPILE_FROM, CPU_TILE, GPU_TILE, compiled_for
 
 WeighTile = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """(logits [R, C] of the wrong tokens, m [R]): the new m [R], exp(z - m) [R, C] and its sums [R]."""
@@ -62,8 +56,12 @@ class _Sweep:
     """
 
     def __init__(self, hidden: Tensor, targets: Tensor, head: Head, fold: Fold) -> None:
-        T, d, device = len(targets), hidden.shape[1], hidden.device
-        self.hidden, self.targets, self.head, self.fold = hidden, targets, head, fold
+        T, d = hidden.shape
+        device = hidden.device
+        self.hidden = hidden
+        self.targets = targets
+        self.head = head
+        self.fold = fold
         rows, self.columns = GPU_TILE if hidden.is_cuda else (CPU_TILE, CPU_TILE)
         compiles = not hidden.is_cuda and head.vocabulary >= COMPILE_FROM and rows <= T
         self.weigh = (_compiled() if compiles else None) or weigh
@@ -84,6 +82,7 @@ class _Sweep:
             logits = self.tile[:size, : part.vocabulary]
             part.logits(self.hidden[block], out=logits)
             self._move_gold(block, logits, self.targets[block] - start)
+            # A compiled reduction has one shape, so the last block is padded to it.
             whole = self.m.new_full((len(self.tile),), 0.0) if size < len(self.tile) else self.m[block]
             whole[:size] = self.m[block]
             m, weights, sums = self.weigh(self.tile, whole.float())
@@ -91,7 +90,8 @@ class _Sweep:
             shrink = torch.exp(self.m[block] - m[:size])
             self.m[block] = m[:size].double()
             self.sum[block] = self.sum[block] * shrink + sums[:size]
-            if (slope := _slope(part.rule, logits)) is not None:
+            slope = _slope(part.rule, logits)
+            if slope is not None:
                 weights = weights * slope
             ratio = shrink.float()[:, None]
             self.folded[block] = self.folded[block].mul_(ratio).add_(self.fold.part(weights, start))
@@ -112,10 +112,13 @@ class _Sweep:
         wrong = torch.sigmoid(log_odds)
         share = torch.where(self.sum > 0, wrong / self.sum, 0).float()[:, None]
         slope = _slope(self.head.rule, self.gold)
-        own = wrong.float() if slope is None else wrong.float() * slope
-        pulled, folded = self.pulled.mul_(share), self.folded.mul_(share)
-        pulled -= own[:, None] * self.head.weight[self.targets].float()
-        self.fold.add_unit(folded, self.targets, -own)
+        gold = wrong.float()
+        if slope is not None:
+            gold = gold * slope
+        pulled = self.pulled.mul_(share)
+        pulled -= gold[:, None] * self.head.weight[self.targets].float()
+        folded = self.folded.mul_(share)
+        self.fold.add_unit(folded, self.targets, -gold)
         return Residuals(surprisal, pulled, folded)
 
 
@@ -129,13 +132,7 @@ def weigh(logits: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @cache
 def _compiled() -> WeighTile | None:
     """`weigh`, compiled for the CPU's tile, tried once; None where it cannot be compiled."""
-    compiled = torch.compile(weigh, fullgraph=True, dynamic=False)
-    try:
-        compiled(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE))
-    except Exception as error:  # the compiler's failures have no common type
-        log_uncompiled(error)
-        return None
-    return compiled
+    return compiled_for(weigh, torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE))
 
 
 def _slope(rule: LogitRule, z: Tensor) -> Tensor | None:

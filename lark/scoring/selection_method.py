@@ -21,7 +21,7 @@ RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class SelectionMethod:
-    """How candidates are ranked."""
+    """A ranking of candidates."""
 
     name: str
     needs: frozenset[str]

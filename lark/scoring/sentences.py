@@ -85,7 +85,8 @@ def _partition(text: str, cuts: Sequence[int]) -> list[str]:
     """The text in parts that end at these positions. A part of whitespace alone joins the one before it."""
     if not text:
         return []
-    starts, filled = [0], False
+    starts = [0]
+    filled = False
     for begin, end in pairwise([0, *cuts, len(text)]):
         if begin < end and not text[begin:end].isspace():
             if filled:
@@ -137,13 +138,15 @@ def _cuts(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -> bool:
-    """Whether the mark is the end of a sentence, and another follows on the line (a newline cuts by
+    """True if the mark is the end of a sentence, and another follows on the line (a newline cuts by
     itself).
     """
     after = _skip_space(text, end)
     if after in (end, len(text)) or text[after] in NEWLINES or text[after] in CONTINUES:
         return False
-    mark, at, following = match["mark"], match.start(), text[after]
+    mark = match["mark"]
+    at = match.start()
+    following = text[after]
     if match.end() > match.end("mark") and following.islower():  # "Why?" he asked.
         return False
     if "?" in mark:
@@ -156,13 +159,14 @@ def _ends_sentence(text: str, match: re.Match[str], end: int, step_start: int) -
 
 
 def _is_factorial(text: str, at: int) -> bool:
-    """Whether a number, a bracket or a single letter precedes the exclamation mark at `at`."""
-    last, before_last = text[at - 1 : at], text[max(at - 2, 0) : at - 1]
+    """True if a number, a bracket or a single letter precedes the exclamation mark at `at`."""
+    last = text[at - 1 : at]
+    before_last = text[max(at - 2, 0) : at - 1]
     return last.isdigit() or last in tuple(")]}$") or (last.isalpha() and not before_last.isalpha())
 
 
 def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
-    """Whether the single period at `at` ends a sentence; `following` is the next character that is not a
+    """True if the single period at `at` ends a sentence; `following` is the next character that is not a
     space.
 
     A single letter before it is a variable ("the point A. Then"), not the initial of a name. A step that so
@@ -170,8 +174,9 @@ def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
     """
     if at - step_start <= LONGEST_LABEL and LABEL.fullmatch(text, step_start, at):
         return False
-    found = WORD_BEFORE.search(text[max(at - LONGEST_ABBREVIATION, 0) : at])
-    word = found.group() if found else ""
+    before = WORD_BEFORE.search(text[max(at - LONGEST_ABBREVIATION, 0) : at])
+    assert before is not None  # it also matches the empty string
+    word = before.group()
     lower = word.lower()
     if word in TITLES or lower in NEVER_LAST:
         return False
@@ -184,7 +189,7 @@ def _is_full_stop(text: str, at: int, following: str, step_start: int) -> bool:
 
 def _formulas(text: str) -> list[tuple[int, int]]:
     """Begin and end of the outermost formulas and environments, ascending and disjoint."""
-    found: list[tuple[int, int]] = []
+    formulas: list[tuple[int, int]] = []
     opened: dict[str, int] = {}
     environments: defaultdict[str, list[int]] = defaultdict(list)
     for match in FORMULA_TOKEN.finditer(text):
@@ -193,18 +198,18 @@ def _formulas(text: str) -> list[tuple[int, int]]:
             environments[match["begin"]].append(at)
         elif match["end"]:
             if environments[match["end"]]:
-                found.append((environments[match["end"]].pop(), match.end()))
+                formulas.append((environments[match["end"]].pop(), match.end()))
         elif token in OPENER_OF:
             if OPENER_OF[token] in opened:
-                found.append(_close(OPENER_OF[token], match.end(), opened))
+                formulas.append(_close(OPENER_OF[token], match.end(), opened))
         elif token in OPENER_OF.values():
             opened[token] = at
         elif token[0] == "$":
-            _dollars(text, token, at, opened, found)
+            _dollars(text, token, at, opened, formulas)
         elif token[0] == "\n":
             opened = {opener: begin for opener, begin in opened.items() if opener == r"\["}
     merged: list[tuple[int, int]] = []
-    for begin, end in sorted(found):
+    for begin, end in sorted(formulas):
         if merged and begin < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -220,12 +225,12 @@ def _close(opener: str, end: int, opened: dict[str, int]) -> tuple[int, int]:
     return begin, end
 
 
-def _dollars(text: str, token: str, at: int, opened: dict[str, int], found: list[tuple[int, int]]) -> None:
+def _dollars(text: str, token: str, at: int, opened: dict[str, int], formulas: list[tuple[int, int]]) -> None:
     """`$` or `$$` at `at`: closes what it can close, or opens a formula."""
     if token == "$$" and "$$" in opened:
-        found.append(_close("$$", at + 2, opened))
+        formulas.append(_close("$$", at + 2, opened))
     elif "$" in opened and _closes_inline(text, opened["$"], at, at + len(token)):
-        found.append(_close("$", at + 1, opened))
+        formulas.append(_close("$", at + 1, opened))
         if token == "$$":  # `$a$$b$`: one formula ends and the next begins
             opened["$"] = at + 1
     else:
@@ -235,7 +240,7 @@ def _dollars(text: str, token: str, at: int, opened: dict[str, int], found: list
 
 
 def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
-    """Whether the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
+    """True if the dollar at `at` can close the formula opened at `begin`, rather than belong to a price.
 
     `$x$`: no space inside on either side, no digit after it, no bracket just opened. `$ x $`: a space
     inside on both sides, on one line. So in "from $5 to $6" neither dollar closes anything.
@@ -248,7 +253,7 @@ def _closes_inline(text: str, begin: int, at: int, after: int) -> bool:
 
 
 def _is_price_before(text: str, at: int) -> bool:
-    """Whether the dollar at `at` is the unit of the number before it, as in "5$, then"."""
+    """True if the dollar at `at` is the unit of the number before it, as in "5$, then"."""
     behind = text[at + 1 : at + 2]
     return text[max(at - 1, 0) : at].isdigit() and (not behind or behind.isspace() or behind in ".,;:!?)")
 

@@ -157,7 +157,7 @@ def _common(table: pa.Table) -> pa.Table:
 
 
 def is_lengths(table: pa.Table, keys: pa.Table) -> bool:
-    """Whether a table has the lengths of these trajectories."""
+    """True if a table has the lengths of these trajectories."""
     columns = {*COMMON_COLUMNS, "truncated", "n_prompt"}
     return columns <= set(table.column_names) and _common(table).select(KEY).equals(keys)
 

@@ -7,8 +7,7 @@ e_y||², rank, and their relatives.
 
 Tiles. Tokens × vocabulary is processed in tiles that fit in cache. The outer loop is over the vocabulary
 and the inner one over tokens, so that each part of the head is read from memory once. A tile is one matrix
-product and one reduction, which keeps six numbers per token. The reduction has three implementations behind
-one signature, `Absorb`: plain PyTorch, the same compiled, and a CUDA kernel. Entropies and the most likely
+product and one reduction, which keeps six numbers per token (tiles.py). Entropies and the most likely
 tokens are added to the sweep only where they are asked for (distribution.py).
 
 No cancellation. The sums run over the wrong tokens v != y only, relative to *their* running maximum m:
@@ -28,52 +27,20 @@ read and compared bit for bit; a block of tokens in which any value differs (see
 calls) is swept again with the values read. Ranks and ties are therefore always those of the tile's logits.
 """
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lark.errors import LarkError, first_line
+from lark.errors import LarkError
 from lark.models.head import Head
-from lark.scoring.distribution import Collector, Distribution, Weigh, weigh_tile
-
-log = logging.getLogger(__name__)
-
-Backend = Literal["auto", "torch", "eager", "triton"]
-Absorb = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-"""(logits [R, C], targets [R], gold [R], state [6, R]): add a tile to the state in place.
-
-`targets` count from the tile's first word and may be outside the tile. `gold` is the logit that the rank
-compares with. The state is (m, s1, s2, #{v != y: z_v > gold}, #{v != y: z_v = gold}, z_y), in fp64 so that
-rounding does not add up over tiles.
-"""
-
-CPU_TILE = 1024
-"""Tokens and words of a tile on a CPU: 4 MiB of logits, which stay in cache, and a matrix product as fast
-as the whole one. The fastest of nine shapes from 256 × 1,024 to 2,048 × 1,024, within noise, compiled and
-not compiled.
-"""
-
-KERNEL_TILE = (4096, 8192)
-"""Tokens and words of a tile of the CUDA kernel: 128 MiB of logits."""
-
-GPU_TILE = (2048, 4096)
-"""Tokens and words of a tile on a GPU without the kernel: 32 MiB of logits."""
+from lark.scoring.distribution import Collector, Distribution
+from lark.scoring.tiles import Backend, Tiling, choose_tiling, new_states
 
 CPU_GOLD = 256
 """Tokens × gold rows in the product whose diagonal is z_y. With 1,024 it would cost 2% of a head of 49,152
 words.
-"""
-
-COMPILE_FROM = 16_384
-"""Smallest vocabulary for which "auto" compiles: below it, the head is so cheap that compiling (up to 20 s
-once) costs more. A call with fewer tokens than one tile is not compiled either: a compiled tile has a fixed
-shape, and the padding would cost more.
 """
 
 
@@ -102,30 +69,6 @@ class DetailedStatistics(TokenStatistics, Distribution):
     """The same, with entropies and the most likely tokens."""
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """The size of tiles and their reductions. `fixed`: the reductions were compiled for exactly this shape."""
-
-    rows: int
-    columns: int
-    absorb: Absorb
-    fixed: bool = False
-    weigh: Weigh = weigh_tile
-
-    def fitted(self, n_tokens: int, vocabulary: int) -> "Tiling":
-        """Tiles of nearly equal size, no larger than these, so that little of the last ones is padding."""
-        if self.fixed:
-            return self
-        return replace(self, rows=_even(max(1, n_tokens), self.rows), columns=_even(vocabulary, self.columns))
-
-
-def _even(n: int, limit: int) -> int:
-    """The size of the fewest nearly equal parts of n, each at most `limit`; if several, multiples of 64."""
-    parts = -(-n // limit)
-    size = -(-n // parts)
-    return size if parts == 1 else min(limit, -(-size // 64) * 64)
-
-
 @torch.no_grad()
 def token_statistics(
     hidden: Tensor, targets: Tensor, head: Head, backend: Backend = "auto"
@@ -136,7 +79,7 @@ def token_statistics(
     Backends differ in speed only: "eager"; "torch", which compiles the reduction and falls back to eager
     where that fails; "triton" on a GPU; "auto" picks.
     """
-    return tiled_statistics(hidden, targets, head, _tiling(backend, hidden, head))
+    return tiled_statistics(hidden, targets, head, choose_tiling(backend, hidden, head))
 
 
 @torch.no_grad()
@@ -146,7 +89,7 @@ def detailed_statistics(
     """The same with entropies and the `n_alternatives` most likely tokens (0: none), at most as many as the
     vocabulary has.
     """
-    return tiled_details(hidden, targets, head, n_alternatives, _tiling(backend, hidden, head))
+    return tiled_details(hidden, targets, head, n_alternatives, choose_tiling(backend, hidden, head))
 
 
 def tiled_statistics(hidden: Tensor, targets: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
@@ -198,114 +141,6 @@ def _statistics(state: Tensor, head: Head, tiling: Tiling) -> TokenStatistics:
     return statistics
 
 
-def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
-    """`Absorb` in plain PyTorch. Gold logits are moved from the tile to the state, so that only wrong ones
-    are reduced.
-    """
-    _absorb(_reduce, logits, targets, gold, state)
-
-
-def _absorb(
-    reduce: Callable[..., Tensor], logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor
-) -> None:
-    here = (targets >= 0) & (targets < logits.shape[1])
-    column = targets.clamp(0, logits.shape[1] - 1)[:, None]
-    value = logits.gather(1, column)[:, 0]
-    logits.scatter_(1, column, torch.where(here, -torch.inf, value)[:, None])
-    state[5] = torch.where(here, value, state[5])
-    state[:5] = reduce(logits, gold, state[:5])
-
-
-def _reduce(logits: Tensor, gold: Tensor, state: Tensor) -> Tensor:
-    """The first five numbers of the state with a tile of wrong tokens' logits added.
-
-    Comparisons go to fp32 directly: in eager mode a sum over bool is four times as slow. All temporaries
-    are local, so that the compiler fuses them away.
-    """
-    m, s1, s2, above, ties = state.unbind()
-    new_m = torch.maximum(m.float(), logits.amax(1))
-    shrink = torch.exp(m - new_m)
-    e = (logits - new_m[:, None]).exp_()
-    scratch = torch.empty_like(logits)
-    return torch.stack(
-        [
-            new_m,
-            s1 * shrink + e.sum(1),
-            s2 * shrink * shrink + torch.mul(e, e, out=scratch).sum(1),
-            above + torch.gt(logits, gold[:, None], out=scratch).sum(1),
-            ties + torch.eq(logits, gold[:, None], out=scratch).sum(1),
-        ]
-    )
-
-
-def _tiling(backend: Backend, hidden: Tensor, head: Head) -> Tiling:
-    """The tiles of a backend. On a GPU they are large, for few launches: 128 MiB, after 64 MiB for the gold
-    logits.
-    """
-    if backend == "auto":
-        worth_compiling = head.vocabulary >= COMPILE_FROM and len(hidden) >= CPU_TILE
-        compiles = _kernel_runs(hidden.device) if hidden.is_cuda else worth_compiling
-        backend = "eager" if not compiles else "triton" if hidden.is_cuda else "torch"
-    if backend == "triton":
-        from lark.scoring import triton_kernel  # noqa: PLC0415 (Triton may be absent where there is no GPU)
-
-        return Tiling(*KERNEL_TILE, triton_kernel.absorb_tile)
-    if hidden.is_cuda:
-        return Tiling(*GPU_TILE, absorb_tile)
-    compiled = _compiled() if backend == "torch" else None
-    return compiled or Tiling(CPU_TILE, CPU_TILE, absorb_tile)
-
-
-@cache
-def _kernel_runs(device: torch.device) -> bool:
-    """Whether the CUDA kernel can be compiled and run on this device, tried once on one row. Triton needs a
-    C compiler.
-    """
-    logits = torch.zeros(1, KERNEL_TILE[1], device=device)
-    target = torch.zeros(1, dtype=torch.int64, device=device)
-    try:
-        from lark.scoring import triton_kernel  # noqa: PLC0415
-
-        triton_kernel.absorb_tile(logits, target, logits[:, 0].clone(), _new_states(1, 1, device)[0])
-    except Exception as error:  # the compiler's failures have no common type
-        log.warning(
-            "Scoring runs without its Triton kernel, on PyTorch alone, which is slower: %s",
-            first_line(error)[:200],
-        )
-        return False
-    return True
-
-
-@cache
-def _compiled() -> Tiling | None:
-    """The CPU tiling with a reduction compiled for its one shape, tried once; None where it cannot be
-    compiled.
-    """
-    reduce = torch.compile(_reduce, fullgraph=True, dynamic=False)
-    state = _new_states(1, CPU_TILE, torch.device("cpu"))[0]
-    try:
-        reduce(torch.zeros(CPU_TILE, CPU_TILE), torch.zeros(CPU_TILE), state[:5])
-    except Exception as error:  # the compiler's failures have no common type
-        log_uncompiled(error)
-        return None
-    weigh = torch.compile(weigh_tile, fullgraph=True, dynamic=False)  # compiled when it is first used
-    return Tiling(CPU_TILE, CPU_TILE, partial(_absorb, reduce), fixed=True, weigh=weigh)
-
-
-def log_uncompiled(error: Exception) -> None:
-    log.warning("Scoring runs uncompiled, a little slower: %s", str(error).strip().split("\n")[0][:200])
-
-
-def _new_states(n_blocks: int, rows: int, device: torch.device) -> Tensor:
-    """[n_blocks, 6, rows]. m starts at the lowest finite number: with masked logits, -inf - -inf would be
-    NaN.
-    """
-    states = torch.zeros(n_blocks, 6, rows, device=device, dtype=torch.float64)
-    states[:, 0] = torch.finfo(torch.float32).min
-    states[:, 5] = torch.nan
-    return states
-
-
 def _sweep(
     hidden: Tensor,
     targets: Tensor,
@@ -319,7 +154,7 @@ def _sweep(
     n_blocks = -(-T // rows)
     targets = functional.pad(targets, (0, n_blocks * rows - T), value=-1).view(n_blocks, rows)
     gold = functional.pad(gold, (0, n_blocks * rows - T)).view(n_blocks, rows)
-    states = _new_states(n_blocks, rows, hidden.device)
+    states = new_states(n_blocks, rows, hidden.device)
     tile = torch.zeros(rows, columns, device=hidden.device)
     for start in range(0, head.vocabulary, columns):
         part = head.rows(slice(start, start + columns))
@@ -356,14 +191,12 @@ def _finish(state: Tensor, n_masked: int) -> TokenStatistics:
 
 
 def check_inputs(hidden: Tensor, targets: Tensor, head: Head) -> None:
-    """Raise an error for shapes that do not match and tokens that the head does not have."""
-    T, d = hidden.shape
-    if targets.shape != (T,) or d != head.weight.shape[1]:
-        raise LarkError(
-            f"Hidden states {list(hidden.shape)}, targets {list(targets.shape)} and LM head"
-            f" {list(head.weight.shape)} do not match: expected [T, d], [T] and [V, d]."
-        )
-    lowest, highest = (int(targets.min()), int(targets.max())) if T else (0, 0)
+    """Refuse tokens that the head does not have."""
+    assert targets.shape == (len(hidden),)
+    if not len(targets):
+        return
+    lowest = int(targets.min())
+    highest = int(targets.max())
     if lowest < 0 or highest >= head.vocabulary:
         raise LarkError(
             f"Token ids from {lowest} to {highest} do not fit the LM head's vocabulary of {head.vocabulary}. "

@@ -6,7 +6,7 @@ down_proj), and the wrong number for any other. So the sum is checked on a few t
 scored.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,58 +31,45 @@ def output_projections(model: "PreTrainedModel", method: str) -> dict[str, Linea
     """The matrices that write to the residual stream, by name, in order of depth. Refuses a model that has
     others.
     """
-    layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not len(layers):
-        raise _unsupported(model, method, "it has no list of decoder layers called `layers`")
+    layers: Any = getattr(model.base_model, "layers", None)
+    has_layers = isinstance(layers, nn.ModuleList) and len(layers) > 0
+    _require(has_layers, model, method, "it has no list of decoder layers called `layers`")
     writers: dict[str, Linear] = {}
     for number, layer in enumerate(layers):
         linear = {name: part for name, part in layer.named_modules() if isinstance(part, Linear)}
         for writer in WRITERS:
             names = [name for name in linear if name.rpartition(".")[2] == writer]
-            _check_one(model, method, number, writer, names)
+            reason = f"layer {number} has {len(names)} projections called {writer}, not one"
+            _require(len(names) == 1, model, method, reason)
             writers[f"{number}.{names[0]}"] = linear[names[0]]
-    _check_no_bias(model, method)
+    bias = getattr(model.get_output_embeddings(), "bias", None)
+    _require(bias is None, model, method, "its head has a bias")
     return writers
-
-
-def _check_one(model: "PreTrainedModel", method: str, number: int, writer: str, names: Sequence[str]) -> None:
-    if len(names) != 1:
-        reason = f"layer {number} has {len(names)} projections called {writer}, not one"
-        raise _unsupported(model, method, reason)
-
-
-def _check_no_bias(model: "PreTrainedModel", method: str) -> None:
-    if getattr(model.get_output_embeddings(), "bias", None) is not None:
-        raise _unsupported(model, method, "its head has a bias")
 
 
 def final_norm(model: "PreTrainedModel", writers: dict[str, Linear], method: str) -> nn.Module:
     """The norm between the residual stream and the head. Refuses a model in which the stream is not the sum
     of its writers.
     """
-    norm = getattr(model.base_model, "norm", None)
-    if not isinstance(norm, nn.Module) or "RMSNorm" not in type(norm).__name__:
-        raise _unsupported(model, method, "its last norm is not an RMSNorm called `norm`")
-    _check_sum(model, method, _probe(model, norm, writers))
+    norm: Any = getattr(model.base_model, "norm", None)
+    is_rms = "RMSNorm" in type(norm).__name__
+    _require(is_rms, model, method, "its last norm is not an RMSNorm called `norm`")
+    deviation = _probe(model, norm, writers)
+    tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
+    reason = (
+        f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is off by"
+        f" {deviation:.1e})"
+    )
+    _require(deviation <= tolerance, model, method, reason)  # false for NaN
     return norm
 
 
-def _check_sum(model: "PreTrainedModel", method: str, deviation: float) -> None:
-    tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
-    # Not `deviation > tolerance`, which is false for NaN.
-    if not deviation <= tolerance:
-        reason = (
-            f"its layers do more than add the output of {' and '.join(WRITERS)} to their input (the sum is"
-            f" off by {deviation:.1e})"
+def _require(condition: bool, model: "PreTrainedModel", method: str, reason: str) -> None:
+    if not condition:
+        raise LarkError(
+            f"method={method} cannot score {type(model).__name__}: {reason}. It is made for decoders such as"
+            " Llama, Qwen and Mistral. Choose another method, such as lark."
         )
-        raise _unsupported(model, method, reason)
-
-
-def _unsupported(model: "PreTrainedModel", method: str, reason: str) -> LarkError:
-    return LarkError(
-        f"method={method} cannot score {type(model).__name__}: {reason}. It is made for decoders such as Llama,"
-        " Qwen and Mistral. Choose another method, such as lark."
-    )
 
 
 @dataclass

@@ -58,7 +58,8 @@ def write_indicators(job: Job) -> dict[str, Any]:
 
 
 def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    values = zip(*(indicators(response_text(row)) for row in rows), strict=True)
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in KEY}
-    columns |= zip(INDICATORS, values, strict=True)
-    return pa.RecordBatch.from_pydict(columns, schema=INDICATORS_SCHEMA)
+    table = []
+    for row in rows:
+        values = indicators(response_text(row))
+        table.append({name: row[name] for name in KEY} | dict(zip(INDICATORS, values, strict=True)))
+    return pa.RecordBatch.from_pylist(table, schema=INDICATORS_SCHEMA)

@@ -136,18 +136,18 @@ def _lists(parts: Sequence[np.ndarray], kind: pa.DataType) -> pa.ListArray:
 
 def write_index(folder: Path, shards: Sequence[Path]) -> dict[str, int]:
     """Write `questions.parquet` when all shards exist. Returns counts for the manifest."""
-    rows: list[tuple[str, str, int, int]] = []
+    rows: list[dict[str, Any]] = []
     n_tokens = 0
     for shard in shards:
         footer = _footer(shard)
         n_tokens += footer.tokens
         for group, question in enumerate(footer.questions):
-            rows.append((question, shard.name, group, footer.metadata.row_group(group).num_rows))
-    named = [dict(zip(INDEX_SCHEMA.names, row, strict=True)) for row in rows]
-    index = pa.Table.from_pylist(named, schema=INDEX_SCHEMA)
+            candidates = footer.metadata.row_group(group).num_rows
+            row = {"question_id": question, "file": shard.name, "row_group": group, "candidates": candidates}
+            rows.append(row)
     with atomic(folder / INDEX_FILE) as draft:
-        pq.write_table(index, draft, compression="zstd")
-    questions = {question for question, *_ in rows}
+        pq.write_table(pa.Table.from_pylist(rows, schema=INDEX_SCHEMA), draft, compression="zstd")
+    questions = {row["question_id"] for row in rows}
     return {"tokens": n_tokens, "questions": len(questions), "files": len(shards)}
 
 
@@ -161,6 +161,7 @@ class _Footer:
 
 
 def _footer(path: Path) -> _Footer:
+    # A page of the explorer asks for many questions of one file. A file that was written again is another key.
     return _footer_of(path, path.stat().st_mtime_ns)
 
 
@@ -263,7 +264,7 @@ class Pieces:
 
     pieces: Sequence[bytes]
     special: Sequence[bool]
-    """Whether a token is a control token."""
+    """True for control tokens."""
 
     def __getitem__(self, token: int) -> bytes:
         """Bytes of a token. Empty for an id of the LM head that the tokenizer does not have, and for -1."""

@@ -46,7 +46,7 @@ def _absorb(logits, targets, gold, state, row_stride, n_rows, n_columns, BLOCK: 
 
 
 def absorb_tile(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
-    """`lark.scoring.statistics.Absorb` in one launch. Unlike the PyTorch version, it does not modify the
+    """`lark.scoring.tiles.Absorb` in one launch. Unlike the PyTorch version, it does not modify the
     tile.
     """
     n_rows, n_columns = logits.shape

@@ -23,9 +23,19 @@ from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import shards, sources
 from lark.scoring.distribution import top_residual
-from lark.scoring.forward import LoadedStudent, batches, response_statistics
+from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, score_locally
-from lark.scoring.pool_pass import Advance, Content, Rows, ShardScorer, as_arrow, id_table, naming, pass_over
+from lark.scoring.pool_pass import (
+    Advance,
+    Content,
+    Rows,
+    ShardScorer,
+    as_arrow,
+    id_table,
+    in_batches,
+    naming,
+    pass_over,
+)
 from lark.scoring.shards import Shards
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces
@@ -134,6 +144,7 @@ def unprompted(job: Job) -> Work:
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
     """The same response after `opening` in place of its prompt. Turns that follow keep their context."""
     rest = encoded.ids[encoded.prompt_length :]
+    # At least one token, because the first response token is predicted from the one before it.
     opening = opening[: max(1, longest - len(rest))]
     shift = len(opening) - encoded.prompt_length
     context = tuple((start + shift, stop + shift) for start, stop in encoded.context)
@@ -235,13 +246,10 @@ def _each(
     `n_alternatives`: see `response_statistics`, for the indices of a batch.
     """
     usable = [index for index, e in enumerate(encoded) if e.n_response > 0]
-    lengths = [len(encoded[index].ids) for index in usable]
-    for places in batches(lengths, budget, padded=not student.packs):
-        batch = [usable[place] for place in places]
+    for batch in in_batches(student, encoded, usable, budget, advance):
         sequences = [encoded[index] for index in batch]
         with naming(rows, batch):
             yield from zip(batch, response_statistics(student, sequences, n_alternatives(batch)), strict=True)
-        advance(sum(lengths[place] for place in places))
 
 
 def _joined(ids: pd.DataFrame, results: list[dict[str, float]], columns: Sequence[str]) -> pa.Table:

@@ -91,7 +91,11 @@ def mean_correlation(a: Floats, b: Floats, codes: Integers, valid: np.ndarray) -
     def total(values: Floats) -> Floats:
         return group_sum(values, code, groups)
 
-    x, y = (column[rows] - (total(column[rows]) / count)[code] for column in (a, b))
+    def centred(column: Floats) -> Floats:
+        return column[rows] - (total(column[rows]) / count)[code]
+
+    x = centred(a)
+    y = centred(b)
     xx = total(x * x)
     yy = total(y * y)
     varies = (xx > 0) & (yy > 0)
@@ -105,9 +109,11 @@ def sentence(counts: Mapping[str, Any]) -> str | None:
     clauses = []
     for name in ("length", "loss"):
         phrases = []
-        if (correlation := counts.get(f"{name}_correlation")) is not None:
+        correlation = counts.get(f"{name}_correlation")
+        if correlation is not None:
             phrases.append(f"ρ = {correlation:+.2f} with the {name}".replace("-", "−"))
-        if (ratio := counts.get(f"{name}_ratio")) is not None:
+        ratio = counts.get(f"{name}_ratio")
+        if ratio is not None:
             phrases.append(f"{ratio:.2f} of the pool's {name}")
         if phrases:
             clauses.append(", ".join(phrases))

@@ -3,7 +3,7 @@ the notes and counts about it. The maths is in rules.py.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ ALL_TAKEN = {
         "the budget takes every candidate: nothing is left out, and weights are relative to the lowest score"
     ),
 }
-"""By `whole_weights`."""
+"""A note on questions that are taken whole, for each value of `whole_weights`."""
 UNREACHED = (
     "%s: %d of %d questions get no trajectory, because the budget cannot hold the best one of each question"
 )
@@ -125,11 +125,16 @@ def choose(config: Config, inputs: Mapping[str, Path]) -> Choice:
 
 def _external(config: Config, table: pd.DataFrame) -> external.Matched:
     """Another tool's scores of the candidates. Logs what does not match."""
+    matched = _matched(config, table)
+    for note in matched.notes:
+        log.warning(note)
+    return matched
+
+
+def _matched(config: Config, table: pd.DataFrame) -> external.Matched:
     path = scores_file(config.method)
     matched = external.match(external.read_scores(path), table, path)
     check_coverage(matched.score, table["teacher"], config, path)
-    for note in matched.notes:
-        log.warning(note)
     return matched
 
 
@@ -177,28 +182,28 @@ def near_duplicates(pool: Path, rows: np.ndarray, table: pd.DataFrame) -> np.nda
     """[M] A number for each of these rows of the pool: the same for candidates of a question that are
     nearly identical.
     """
-    texts = _responses(pool, rows)
+    ascending = np.sort(rows)
+    texts = dict(zip(ascending.tolist(), map(response_text, pool_rows(pool, ascending)), strict=True))
     groups = np.arange(len(rows))
     questions = table["question_id"].to_numpy()[rows]
     for members in pd.Series(groups).groupby(questions).indices.values():
         if len(members) > 1:
             sketches = [sketch(texts[int(rows[member])]) for member in members]
             for first, second in similar_pairs(sketches):
+                # All members of one group move to the other: similarity is passed on.
                 groups[groups == groups[members[second]]] = groups[members[first]]
     return groups
 
 
-def _responses(pool: Path, rows: np.ndarray) -> dict[int, str]:
-    """The responses in these rows of the pool. Only their texts become Python objects."""
-    texts: dict[int, str] = {}
-    ascending = np.sort(rows)
+def pool_rows(pool: Path, ascending: np.ndarray) -> Iterator[dict[str, Any]]:
+    """These rows of the pool, with their texts."""
     start = 0
     for part in pools.tables(pool, pools.TEXT_COLUMNS):
         stop = start + len(part)
         here = ascending[np.searchsorted(ascending, start) : np.searchsorted(ascending, stop)]
-        texts |= zip(here.tolist(), map(response_text, part.take(here - start).to_pylist()), strict=True)
+        # Only the chosen texts become Python objects.
+        yield from part.take(here - start).to_pylist()
         start = stop
-    return texts
 
 
 def check_reached(selection: Selection, budget: Budget) -> None:
@@ -235,15 +240,12 @@ def find_teacher(wanted: str, teachers: Iterable[str]) -> str:
     )
 
 
-def check_scores_file(config: Config) -> Path | None:
+def check_scores_file(config: Config) -> None:
     """Read another tool's scores (method.path) before anything else runs, so that errors in it are reported
     first.
     """
-    if "external" not in METHODS[config.method.name].needs:
-        return None
-    path = scores_file(config.method)
-    external.read_scores(path)
-    return path
+    if "external" in METHODS[config.method.name].needs:
+        external.read_scores(scores_file(config.method))
 
 
 def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
@@ -253,8 +255,5 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
     pool = inputs["pool"] / pools.FILE
     if config.method.teacher is not None:
         find_teacher(config.method.teacher, pools.frame(pool, ["teacher"])["teacher"])
-    path = check_scores_file(config)
-    if path is not None:
-        table = pools.frame(pool, [*KEY, "teacher"])
-        matched = external.match(external.read_scores(path), table, path)
-        check_coverage(matched.score, table["teacher"], config, path)
+    if "external" in METHODS[config.method.name].needs:
+        _matched(config, pools.frame(pool, [*KEY, "teacher"]))

@@ -10,18 +10,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import floor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from lark.config import Config, Pool
 from lark.errors import LarkError
-from lark.models.dialogue import dialogue_of
 from lark.names import is_demo
 from lark.pool.hashing import hash64
 from lark.pool.identity import pool_identity
 from lark.pool.read import read
 from lark.pool.trajectory import Trajectory, verdict
 from lark.reading.untrusted import read_object
+from lark.selection.write import training_row
 from lark.store.store import Artifact, Checksums, Kind, write_text
 
 HELD_OUT = Kind("held_out", 1)
@@ -109,6 +110,7 @@ def _split(config: Config, pool: Pool, by_id: Questions, questions: int, graded:
         _check_answers(pool, len(eligible), len(order), n_held_out)
     _check_enough(pool, count, len(order), n_held_out)
     held_out = set(eligible[:n_held_out])
+    # With `graded`, questions without an answer, or asked twice, can still be trained on.
     training = [id_ for id_ in order if id_ not in held_out][: count - n_held_out]
     return Split(tuple(sorted(training)), tuple(sorted(held_out)))
 
@@ -142,7 +144,7 @@ def _different(ids: list[str], by_id: Questions) -> list[str]:
     return list(first.values())
 
 
-def _correct_trajectories(config: Config, pool: Pool, held_out: set[str]) -> list[Mapping[str, Any]]:
+def _correct_trajectories(config: Config, pool: Pool, held_out: set[str]) -> list[dict[str, Any]]:
     """Rows of a training set: a few trajectories of each held-out question that are not known to be wrong."""
     most = config.compare.trajectories
     if not most:
@@ -153,17 +155,13 @@ def _correct_trajectories(config: Config, pool: Pool, held_out: set[str]) -> lis
         if question in held_out and verdict(trajectory, pool) is not False:
             rank = hash64(str(pool.seed), "held out", question, trajectory.candidate_id)
             # Only the first ones are kept, so that a pool need not fit into memory.
-            ranked[question] = sorted([*ranked[question], (rank, trajectory)], key=lambda pair: pair[0])[
-                :most
-            ]
-    return [_row(config, trajectory) for id_ in sorted(ranked) for _, trajectory in ranked[id_]]
-
-
-def _row(config: Config, trajectory: Trajectory) -> Mapping[str, Any]:
-    dialogue = dialogue_of(asdict(trajectory), config.student.instruction, config.pool.turns == "last")
-    tools = {"tools": dialogue.tools} if dialogue.tools else {}
-    ids = {"question_id": trajectory.question_id, "candidate_id": trajectory.candidate_id}
-    return {"messages": dialogue.messages, **tools, "weight": 1.0, **ids}
+            ranked[question].append((rank, trajectory))
+            ranked[question].sort(key=itemgetter(0))
+            del ranked[question][most:]
+    rows = []
+    for id_ in sorted(ranked):
+        rows += [training_row(config, asdict(trajectory), 1.0) for _, trajectory in ranked[id_]]
+    return rows
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

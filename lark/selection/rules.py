@@ -85,7 +85,7 @@ def select(
     by candidate_id. Where lower is better, ranking, weights and tau act on the negated score; `score` and
     `threshold` keep their sign.
     """
-    _check_settings(weighting, budget)
+    _check_weighting(weighting)
     scores = np.asarray(score, dtype=np.float64)
     codes, labels = encode(question)
     candidate, names = encode(candidate_id)
@@ -252,11 +252,9 @@ def _standard_deviation(values: Floats, codes: Integers, count: Integers) -> Flo
     return np.sqrt(group_sum((values - mean[codes]) ** 2, codes, len(count)) / divisor)
 
 
-def _check_settings(weighting: str, budget: int | None) -> None:
+def _check_weighting(weighting: str) -> None:
     if weighting not in WEIGHTINGS:
         raise LarkError(f"weighting={weighting}: choose one of {', '.join(WEIGHTINGS)}.")
-    if budget is not None and budget < 1:
-        raise LarkError(f"budget.size={budget}: select at least 1 trajectory per question.")
 
 
 def _require_distinct(

@@ -17,7 +17,7 @@ from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring.methods import METHODS, shortest, token_length
 from lark.selection.character import nearly_length, sentence
-from lark.selection.choose import choose
+from lark.selection.choose import choose, pool_rows
 from lark.selection.rules import Selection
 from lark.store.store import Kind, atomic
 from lark.work.operation import Counts, Job
@@ -59,22 +59,14 @@ def _write_training_set(config: Config, selection: Selection, pool: Path, path: 
     weights are uniform (decision 3).
     """
     order = np.argsort(selection.row)
-    selected = selection.row[order]
-    weights = selection.training_weight[order].tolist()
-    start = done = 0
+    rows = pool_rows(pool, selection.row[order])
     with path.open("w", encoding="utf-8") as handle:
-        for table in pools.tables(pool, pools.TEXT_COLUMNS):
-            stop = start + len(table)
-            # Rows of the selection are rows of the pool, so only the chosen texts become Python objects.
-            here = selected[done : np.searchsorted(selected, stop)] - start
-            rows = table.take(here).to_pylist()
-            for row, weight in zip(rows, weights[done : done + len(here)], strict=True):
-                handle.write(json.dumps(_line(config, row, weight), ensure_ascii=False) + "\n")
-            start = stop
-            done += len(here)
+        for row, weight in zip(rows, selection.training_weight[order].tolist(), strict=True):
+            handle.write(json.dumps(training_row(config, row, weight), ensure_ascii=False) + "\n")
 
 
-def _line(config: Config, row: Mapping[str, Any], weight: float) -> dict[str, Any]:
+def training_row(config: Config, row: Mapping[str, Any], weight: float) -> dict[str, Any]:
+    """A line of a training set, from a row of a pool."""
     dialogue = dialogue_of(row, config.student.instruction, config.pool.turns == "last")
     line: dict[str, Any] = {"messages": dialogue.messages}
     if dialogue.tools:

@@ -12,20 +12,14 @@ from torch import Tensor
 
 from lark.models.head import Head, LogitRule
 from lark.scoring import statistics
-from lark.scoring.statistics import (
-    Backend,
-    DetailedStatistics,
-    Tiling,
-    detailed_statistics,
-    tiled_details,
-    token_statistics,
-)
+from lark.scoring.statistics import DetailedStatistics, detailed_statistics, tiled_details, token_statistics
+from lark.scoring.tiles import Backend, Tiling, absorb_tile
 from tests.scoring.test_statistics import PADDED, SMALL, as_head, assert_exact
 
 
 def _untouched(logits: Tensor, targets: Tensor, gold: Tensor, state: Tensor) -> None:
     """A reduction that leaves the tile as it is, as the CUDA kernel does."""
-    statistics.absorb_tile(logits.clone(), targets, gold, state)
+    absorb_tile(logits.clone(), targets, gold, state)
 
 
 KERNEL = Tiling(rows=4, columns=8, absorb=_untouched)

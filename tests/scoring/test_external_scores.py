@@ -35,8 +35,7 @@ def written(path: Path, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "the file is empty; expected Parquet, or CSV with commas and a header"),
-        ("\n \n", "the file is empty"),
+        ("", "the file has no scores; expected Parquet, or CSV with commas and a header"),
         (HEADER, "the file has no scores"),
         (b"PAR1 and then nothing that Parquet would say", "looks like a Parquet file but cannot be read"),
         (b"\x00\x01\xff\xfe\x9c" * 50, "not UTF-8"),
@@ -173,10 +172,6 @@ def test_decimals_are_numbers_and_ids_of_any_kind_are_text(tmp_path: Path) -> No
     [
         ({"score": ["1", "2"]}, "`score` must contain numbers; its type is"),
         (
-            {"score": [1, 2], "question_id": [0.5, 1.0]},
-            "column question_id contains 0.5; ids must be text or whole numbers",
-        ),
-        (
             {"score": [1, 2], "candidate_id": ["a", None]},
             "1 of 2 rows have no question_id or no candidate_id",
         ),
@@ -187,17 +182,6 @@ def test_parquet_of_the_wrong_kind_is_refused(
 ) -> None:
     pd.DataFrame({**IDS, **columns}).to_parquet(tmp_path / "scores.parquet")
     with pytest.raises(LarkError, match=said):
-        external.read_scores(tmp_path / "scores.parquet")
-
-
-@pytest.mark.parametrize("kind", [pa.duration("s"), pa.timestamp("us", "Nowhere/Else")])
-def test_ids_that_python_cannot_hold_are_refused(kind: pa.DataType, tmp_path: Path) -> None:
-    ids = pa.array([2**62, 1], kind)
-    pq.write_table(
-        pa.table({"question_id": ids, "candidate_id": ["a", "b"], "score": [1, 2]}),
-        tmp_path / "scores.parquet",
-    )
-    with pytest.raises(LarkError, match="its ids cannot be read"):
         external.read_scores(tmp_path / "scores.parquet")
 
 
@@ -221,12 +205,6 @@ def test_ids_of_either_side_match_with_and_without_a_fraction(
     for path in (tmp_path / "scores.csv", tmp_path / "scores.parquet"):
         (scores.to_csv(path, index=False) if path.suffix == ".csv" else scores.to_parquet(path))
         assert external.match(external.read_scores(path), pool, path).score.tolist() == [1.0, 2.0]
-
-
-def test_ids_that_differ_only_in_a_fraction_stay_different(tmp_path: Path) -> None:
-    pool = pd.DataFrame({"question_id": ["7", "7.0"], "candidate_id": ["0", "0"]})
-    path = written(tmp_path / "scores.csv", HEADER + "7,0,1\n7.0,0,2\n")
-    assert external.match(external.read_scores(path), pool, path).score.tolist() == [1.0, 2.0]
 
 
 def test_what_does_not_match_the_pool_is_counted_and_logged(

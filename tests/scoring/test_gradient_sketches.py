@@ -32,7 +32,8 @@ from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sk
 from lark.scoring.learnability import exact_score
 from lark.scoring.residuals import head_residuals
 from lark.scoring.sketches import Fold, Sizes, signs
-from lark.scoring.statistics import COMPILE_FROM, token_statistics
+from lark.scoring.statistics import token_statistics
+from lark.scoring.tiles import COMPILE_FROM
 
 VOCABULARY = 61
 WHOLE = Sizes(None, None)

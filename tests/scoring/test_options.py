@@ -37,10 +37,6 @@ def needy(trajectories: pd.DataFrame, *, power: float) -> Floats:
     return trajectories["n_tokens"].to_numpy(dtype=float) ** power
 
 
-def odd(trajectories: pd.DataFrame, *, table: pd.Series | None = None) -> Floats:
-    return trajectories["n_tokens"].to_numpy(dtype=float)
-
-
 def method(function: Callable[..., Any] = mine) -> SelectionMethod:
     return SelectionMethod("mine", frozenset({"lengths"}), function)
 
@@ -96,11 +92,6 @@ def test_an_option_without_default_must_be_given() -> None:
         LarkError, match=r"method\.options\.power has no value, and method=mine needs it: add"
     ):
         method(needy).check({})
-
-
-def test_a_type_that_nobody_can_type_is_reported() -> None:
-    with pytest.raises(LarkError, match=r"Series \| None, which is not supported: use int, float"):
-        method(odd).check({"table": "a"})
 
 
 def test_the_same_number_is_the_same_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

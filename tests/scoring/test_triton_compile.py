@@ -21,7 +21,7 @@ from triton.runtime import driver
 
 from lark.models.head import Head
 from lark.scoring import statistics, triton_kernel
-from lark.scoring.statistics import KERNEL_TILE, Tiling
+from lark.scoring.tiles import KERNEL_TILE, Tiling
 
 MAX_REGISTERS = 128
 """Registers of a thread if one program of 16 warps has the whole register file (65,536). With half, two

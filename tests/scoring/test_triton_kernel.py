@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from lark.models.head import Head, LogitRule
-from lark.scoring.statistics import Tiling, absorb_tile, tiled_details, token_statistics
+from lark.scoring.statistics import tiled_details, token_statistics
+from lark.scoring.tiles import Tiling, absorb_tile
 
 ROOT = Path(__file__).parents[2]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -296,7 +296,6 @@ def test_nothing_selected_from_nothing():
     ("arguments", "message"),
     [
         (([1.0, 2.0], ["q", "q"], ["a", "a"], 1, "chi2"), "Question q has more than one candidate a"),
-        (([1.0], ["q"], ["a"], 0, "chi2"), "budget.size=0"),
         (([1.0], ["q"], ["a"], 1, "chi"), "weighting=chi: choose one of"),
         (([1.0], [None], ["a"], 1, "chi2"), "no question_id"),
     ],
