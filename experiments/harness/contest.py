@@ -138,7 +138,10 @@ class Contest:
     @property
     def stages(self) -> list[str]:
         """The stages of a run."""
-        return ["train", "evaluate"] if self.evaluates else ["train"]
+        stages = ["train"]
+        if self.evaluates:
+            stages.append("evaluate")
+        return stages
 
     @property
     def evaluates(self) -> bool:

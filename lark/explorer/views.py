@@ -53,11 +53,10 @@ class View:
 
     def describe(self) -> dict[str, Any]:
         """For the page."""
-        return {
-            "id": self.id,
-            "student": self.student,
-            "pool": {"fingerprint": self.pool.fingerprint, "name": self.pool.name},
-        }
+        values: dict[str, Any] = {"id": self.id}
+        values["student"] = self.student
+        values["pool"] = {"fingerprint": self.pool.fingerprint, "name": self.pool.name}
+        return values
 
 
 def views_of(listing: Listing, pool: Entry) -> list[View]:

@@ -197,9 +197,9 @@ def test_a_submitted_sweep_runs_as_tasks_that_share_scores(started: Nodes, tmp_p
     (submission,) = map(Submission, submitted(tmp_path))
     assert submission.place == "ray" and {step.cpus for step in submission.steps.values()} == {1}
     wait_until(submission, "done")
+    wait_for_driver(submission)  # a step logs its time after its result is there
     check_shared(submission, "score")
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 2
-    wait_for_driver(submission)
 
 
 def test_a_submitted_step_whose_node_is_lost_is_started_elsewhere(started: Nodes, tmp_path: Path) -> None:

@@ -173,10 +173,10 @@ def test_a_sweep_outlives_its_shell_and_continues_after_its_driver_is_killed(tmp
 
     experiments("submit", *settings)
     wait_until(submission, "done")
+    wait_for_driver(submission)  # a step logs its time after its result is there
     check_shared(submission, "lengths")
     assert "Everything is done" in describe(submission)
 
-    wait_for_driver(submission)
     shutil.rmtree(tmp_path / lengths.artifacts[0])
     status = describe(submission)
     assert re.search(rf"failed: {lengths.name}: .*its result was removed; `submit` makes it again", status)
