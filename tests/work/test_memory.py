@@ -36,7 +36,9 @@ def test_an_allocation_that_fails_in_training_is_reported_with_a_setting_that_ne
     unlimited = launch.command
 
     def limited(*arguments: Any, **more: Any) -> list[str]:
-        return ["bash", "-c", f'ulimit -v {LIMIT_KB}; exec "$@"', "_", *unlimited(*arguments, **more)]
+        # Each thread that allocates at the same time as others would reserve 64 MB of addresses for itself.
+        script = f'ulimit -v {LIMIT_KB}; export MALLOC_ARENA_MAX=1; exec "$@"'
+        return ["bash", "-c", script, "_", *unlimited(*arguments, **more)]
 
     def only_training_in_a_worker(job: Job, target: str, *rest: Any) -> Any:
         if target != TRAIN.run:
