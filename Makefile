@@ -9,6 +9,14 @@ ENGINE ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),gpu,cpu)
 ifneq ($(filter-out cpu gpu,$(ENGINE))$(word 2,$(ENGINE)),)
 $(error ENGINE must be cpu or gpu)
 endif
+# 1: also build flash-attn against the installed torch, with nvcc (student.attention=flash_attention_2): make setup FLASH=1
+FLASH ?= 0
+ifneq ($(filter-out 0 1,$(FLASH))$(word 2,$(FLASH)),)
+$(error FLASH must be 0 or 1)
+endif
+ifeq ($(FLASH)$(ENGINE),1cpu)
+$(error FLASH=1 needs GPUs: flash-attn has no kernels for CPUs. Leave it out, or use ENGINE=gpu)
+endif
 CONSTRAINTS := $(if $(filter gpu,$(ENGINE)),constraints-gpu.txt,constraints.txt)
 INSTALL := $(PIP) install --quiet -c $(CONSTRAINTS)
 ARGS ?=
@@ -53,7 +61,7 @@ lint: $(VENV)/.test
 fuzz: $(VENV)/.test ## Damage pools, settings, students, outputs and answers at random, and kill runs (10 minutes; ARGS="--minutes 10 --seed 0")
 	$(PY) -m tests.fuzz $(ARGS)
 
-check-environment: $(VENV)/.test ## Resolve environment.yml and environment-sglang.yml against the package index (5 minutes; downloads metadata only)
+check-environment: $(VENV)/.test ## Resolve environment.yml, environment-sglang.yml and the constraints against the package index (20 minutes; metadata only)
 	$(PY) -m pytest -rs tests/check_environment.py $(ARGS)
 
 gpu-check: $(VENV)/.test ## Check this machine's GPUs and packages, for a first run or a bug report (without GPUs: what runs on CPU; ARGS="--only kernel,loss")
@@ -81,7 +89,7 @@ $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
 clean: ## Delete all outputs (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
 
-setup: $(VENV)/.test ## Install everything without running anything
+setup: $(VENV)/.test $(if $(filter 1,$(FLASH)),$(VENV)/.flash) ## Install everything without running anything (FLASH=1: and build flash-attn)
 
 $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required: make PYTHON=<path>")'
@@ -95,6 +103,14 @@ $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --group test --group engine-$(ENGINE) --group ray
 	$(INSTALL) --no-deps --group student
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
+	touch $@
+
+# Without build isolation, because flash-attn's setup imports the installed torch. MAX_JOBS limits the memory of the build (9 GB per job),
+# the list of architectures its time: 80 is for A100 and runs on RTX 30 and 40 too; 90 is for H100.
+$(VENV)/.flash: $(VENV)/.test
+	@command -v nvcc > /dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || { echo "error: FLASH=1 builds flash-attn with nvcc of CUDA 13.0, which is not in PATH, CUDA_HOME or /usr/local/cuda. Install the CUDA toolkit, or leave FLASH out: student.attention=auto does not need flash-attn." >&2; exit 1; }
+	$(INSTALL) --group flash-build
+	MAX_JOBS=$${MAX_JOBS:-8} FLASH_ATTN_CUDA_ARCHS="$${FLASH_ATTN_CUDA_ARCHS:-80;90}" $(INSTALL) --no-build-isolation --group flash
 	touch $@
 
 .PHONY: help run explore test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -1,9 +1,10 @@
 """The lists of packages for GPUs, resolved by pip from metadata alone: nothing is installed, and no GPU is
 needed.
 
-Run as: make check-environment. Not part of `make test`, because it needs a package index and several
-minutes. It resolves for the platform it runs on, Linux on x86-64. deepspeed and antlr4-python3-runtime have
-no wheels: pip builds their metadata.
+Run as: make check-environment. Not part of `make test`, because it needs a package index and twenty minutes.
+It resolves for the platform and the Python it runs on, Linux on x86-64. For other Pythons, pip reads the
+metadata of all pinned packages, and their requirements are compared here. deepspeed and
+antlr4-python3-runtime have no wheels: pip builds their metadata.
 """
 
 import json
@@ -11,15 +12,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.test_environment import canonical, constraints, environment
+from tests.test_environment import (
+    ALONE,
+    CONSTRAINTS,
+    PYTHONS,
+    canonical,
+    constraints,
+    environment,
+    pip_options,
+    removed_on_cpus,
+    unmet,
+)
 
 RESOLVE = [
     sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--retries", "2",
     "--only-binary", ":all:", "--no-binary", "deepspeed,antlr4-python3-runtime",
+    # Where an index does not serve metadata, pip reads it from the end of a wheel, not the whole wheel.
+    "--use-feature", "fast-deps",
 ]  # fmt: skip
 LIMIT_SECONDS = 1800
 
@@ -52,6 +66,12 @@ def index() -> None:
 
 def resolved(report: Path, *arguments: str) -> dict[str, str]:
     """The versions that pip would install."""
+    packages = described(report, *arguments)
+    return {name: metadata["version"] for name, metadata in packages.items()}
+
+
+def described(report: Path, *arguments: str) -> dict[str, Any]:
+    """The metadata of the packages that pip would install."""
     done = subprocess.run(
         [*RESOLVE, "--report", str(report), *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS,
@@ -60,7 +80,7 @@ def resolved(report: Path, *arguments: str) -> dict[str, str]:
         line for line in done.stderr.splitlines() if not line.startswith("WARNING")
     )
     packages = [package["metadata"] for package in json.loads(report.read_text())["install"]]
-    return {canonical(package["name"]): package["version"] for package in packages}
+    return {canonical(package["name"]): package for package in packages}
 
 
 def gpu_builds(lines: list[str]) -> list[str]:
@@ -71,7 +91,7 @@ def gpu_builds(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("file", ["environment.yml", "environment-sglang.yml"])
 def test_the_list_resolves(file: str, tmp_path: Path) -> None:
     lines = environment(file)
-    found = resolved(tmp_path / "report.json", *gpu_builds(lines))
+    found = resolved(tmp_path / "report.json", *pip_options(file), *gpu_builds(lines))
     assert {f"{canonical(name)}=={version}" for name, version in found.items()} >= set(lines)
     assert found["cuda-toolkit"].startswith("13.0.")  # driver 580
 
@@ -82,3 +102,22 @@ def test_the_gpu_constraints_pin_all_that_make_setup_installs(tmp_path: Path) ->
     found = resolved(tmp_path / "report.json", "-c", "constraints-gpu.txt", *groups, *torch)
     pinned = constraints("constraints-gpu.txt")
     assert {name: pinned.get(name) for name in found} == found
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("file", CONSTRAINTS)
+def test_the_pinned_versions_agree_on_every_python(file: str, python: str, tmp_path: Path) -> None:
+    """And each has a wheel for it. Without torch in the list for CPUs: its CPU build may be on another index,
+    and the list for GPUs has the same version.
+    """
+    pinned = constraints(file)
+    lines = gpu_builds([f"{name}=={version}" for name, version in pinned.items()])
+    if file == "constraints.txt":
+        lines = [line for line in lines if not line.startswith("torch==")]
+        pinned |= {"torch": f"{pinned['torch']}+cpu"} | dict.fromkeys(removed_on_cpus(), "1.0")
+    packages = described(tmp_path / "report.json", "--no-deps", "--python-version", python, *lines)
+    assert len(packages) == len(lines)
+    required = {
+        name: metadata.get("requires_dist", []) for name, metadata in packages.items() if name not in ALONE
+    }
+    assert unmet(required, pinned, python) == []

@@ -21,18 +21,19 @@ from lark.cluster.watch import GangWatch
 from lark.errors import LarkError
 from lark.printing import log_to
 from lark.store.store import write_text
+from lark.work.devices import ALLOCATOR, for_allocator
 from lark.work.entry import prepare
 from lark.work.failures import Failure, RemoteError, failure_of
 from lark.work.heartbeat import REMOTE, start_remote
 from lark.work.launch import JOB, read_job
 from lark.work.operation import Counts, Job, imported
 from lark.work.process import ROOT, for_actor
+from lark.work.sharding import TIMEOUT
 
 log = logging.getLogger(__name__)
 
 RESTARTS = 20
 """How often the processes are started again after losses."""
-TIMEOUT_SECONDS = 1800
 FAILED = ".gang-error.json"
 FINISHED = ".gang-result.json"
 
@@ -76,7 +77,9 @@ def _trainer(job: Job) -> Any:
     return torch.TorchTrainer(
         _process,
         train_loop_config={"folder": str(job.folder)},
-        torch_config=torch.TorchConfig(backend="nccl" if has_gpu else "gloo", timeout_s=TIMEOUT_SECONDS),
+        torch_config=torch.TorchConfig(
+            backend="nccl" if has_gpu else "gloo", timeout_s=int(TIMEOUT.total_seconds())
+        ),
         scaling_config=train.ScalingConfig(
             num_workers=workers, use_gpu=has_gpu, resources_per_worker=resources
         ),
@@ -84,8 +87,21 @@ def _trainer(job: Job) -> Any:
             name="ray",
             storage_path=str(job.folder / ".ray"),
             failure_config=train.FailureConfig(max_failures=RESTARTS),
+            worker_runtime_env={"env_vars": _before_torch(job)},
         ),
     )
+
+
+def _before_torch(job: Job) -> dict[str, str]:
+    """Variables of the processes that `_process` would set too late: PyTorch reads its allocator's settings
+    once, when Ray Train connects the processes and chooses their GPUs.
+
+    What the user has set for the run counts on all nodes.
+    """
+    if job.machine.device == "cpu":
+        return {}
+    chosen = {name: os.environ[name] for name in ALLOCATOR if name in os.environ}
+    return chosen | for_allocator(job.allocator, chosen)
 
 
 def _result(folder: Path) -> Counts:

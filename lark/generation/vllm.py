@@ -10,6 +10,7 @@ import gc
 import importlib.metadata
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -188,7 +189,7 @@ def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
 
 
 def _environment(engine: config.EngineSettings, device: str, launcher: Mapping[str, str]) -> dict[str, str]:
-    """vLLM's settings. `launcher`: environment variables that include torchrun's."""
+    """vLLM's settings. `launcher`: the environment variables of this process, which name its GPUs."""
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -204,10 +205,19 @@ def _environment(engine: config.EngineSettings, device: str, launcher: Mapping[s
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
         }
-    elif launcher.get("RANK", "0") != "0":
-        # A cache for each process: vLLM writes its files in place, so a process that starts later could read
-        # half of one.
-        caches = Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        root = Path(launcher.get("VLLM_CACHE_ROOT") or caches / "vllm")
-        settings["VLLM_CACHE_ROOT"] = str(root / f"process-{launcher['RANK']}")
+    elif launcher.get("CUDA_VISIBLE_DEVICES"):
+        settings["VLLM_CACHE_ROOT"] = str(_cache(launcher))
     return settings
+
+
+def _cache(launcher: Mapping[str, str]) -> Path:
+    """A cache of compiled code for the GPU of this process, or the first of several.
+
+    vLLM writes its files in place, so an engine that starts meanwhile could read half of one, and would not
+    start. Engines that run at the same time have different GPUs, or are on different machines, which may
+    share a home folder. The name is the same in the next run, unlike that of a process.
+    """
+    caches = Path(launcher.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    root = Path(launcher.get("VLLM_CACHE_ROOT") or caches / "vllm")
+    gpu = launcher["CUDA_VISIBLE_DEVICES"].partition(",")[0].strip()
+    return root / f"{socket.gethostname()}-gpu-{gpu}"

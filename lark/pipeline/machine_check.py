@@ -7,7 +7,7 @@ from lark.cluster import slurm
 from lark.cluster.nodes import address_of, machine_of, reach
 from lark.config import Config
 from lark.models.students import check_student
-from lark.work.machine import Machine, resolve
+from lark.work.machine import Machine, missing_cores, resolve
 from lark.work.operation import Step
 
 log = logging.getLogger(__name__)
@@ -17,6 +17,10 @@ def check_machine(config: Config) -> Machine:
     """Resolve the hardware settings; refuse what this machine does not have or the student's context does
     not allow.
     """
+    # Before the cluster of a SLURM job refuses a node that has too few cores.
+    warning = None if config.dry_run else missing_cores()
+    if warning is not None:
+        log.warning("%s", warning)
     # A plan only reads the settings: it must not join a cluster, and the GPUs may be on another machine.
     machine = resolve(config.hardware, here=False) if config.dry_run else _joined(config)
     if machine.elsewhere:

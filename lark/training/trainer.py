@@ -23,12 +23,13 @@ from lark.models.head import LogitRule
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Sharding, seal, sync
 from lark.training.checks import refuse_diverged, refuse_skips
-from lark.training.constants import LOSS_CHUNK, TIMEOUT
+from lark.training.constants import LOSS_CHUNK
 from lark.training.loss import weighted_loss
 from lark.training.packing import MicroBatch
 from lark.training.sequence import SequenceParallel
 from lark.training.training_set import TrajectoryKey, shown
 from lark.training.zero import deepspeed_config
+from lark.work.sharding import TIMEOUT
 
 log = logging.getLogger(__name__)
 

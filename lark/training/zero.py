@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 from lark.config import Config
-from lark.training.constants import BUCKET, TIMEOUT
+from lark.training.constants import BUCKET
+from lark.work.sharding import TIMEOUT
 
 
 def zero_stage(config: Config, device: str, world: int) -> int:

@@ -31,6 +31,10 @@ def for_workers(processes: int, gpus: int) -> dict[str, str]:
     }
 
 
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables with the user's settings of PyTorch's GPU memory allocator; the second is the older name."""
+
+
 def for_allocator(allocator: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables for an operation's allocator settings, unless the user has set them."""
     set_already = environment.get("PYTORCH_CUDA_ALLOC_CONF") or "PYTORCH_ALLOC_CONF" in environment

@@ -115,10 +115,26 @@ def memory_gib(device: str) -> float:
 
 def usable_cores() -> int:
     """Number of CPU cores that this process may use."""
-    cores = os.cpu_count() or 1
+    return max(1, _cores() // SHARED_BY)
+
+
+def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    return max(1, cores // SHARED_BY)
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def missing_cores() -> str | None:
+    """A warning if this process is bound to fewer cores than SLURM has granted to it; None if it is not."""
+    granted = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if not granted.isdigit() or int(granted) <= _cores():
+        return None
+    return (
+        f"SLURM has granted {granted} cores to this task (SLURM_CPUS_PER_TASK), but it may use only {_cores()} of"
+        " them: all processes of this node share them. In SLURM 22.05 to 23.02, srun does not inherit"
+        " --cpus-per-task. Add `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` to the job script, before srun"
+        " (docs/cluster.md)."
+    )
 
 
 PLANNED = "<address>"

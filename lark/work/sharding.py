@@ -11,6 +11,7 @@ continue in the other.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Protocol
 
@@ -147,6 +148,12 @@ def batched(shards: Sequence[Shard], size: int) -> Iterator[Sequence[Shard]]:
     """Up to `size` shards at a time."""
     for start in range(0, len(shards), size):
         yield shards[start : start + size]
+
+
+TIMEOUT = timedelta(hours=3)
+"""How long a process waits for the others that it works together with. The libraries' defaults (10 and 30
+minutes) are shorter than a 7B student's checkpoint takes on a slow disk.
+"""
 
 
 class Together:

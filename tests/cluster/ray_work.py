@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from lark.store.locks import locked
 from lark.work.operation import Job
-from lark.work.sharding import Do, Progress, Shard, Work, in_shards
+from lark.work.sharding import Do, Progress, Shard, Work, in_shards, together
+from tests.training.waiting import group_timeout
 
 COUNT = 60
 log = logging.getLogger("lark.test")
@@ -89,3 +90,13 @@ def whole(job: Job) -> dict[str, str]:
     """Work that cannot be divided."""
     log.info("it is working")
     return {"said": "done", "actor": job.actor}
+
+
+@together
+def exchange(job: Job) -> dict[str, float]:
+    """The processes add the numbers 1, 2, ..., and report how long they would wait for each other."""
+    import torch
+
+    number = torch.tensor([job.rank + 1.0])
+    torch.distributed.all_reduce(number)
+    return {"sum": number.item(), "timeout": group_timeout()}

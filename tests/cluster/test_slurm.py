@@ -5,18 +5,23 @@ Ray is real.
 import getpass
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from submitit.slurm.slurm import _make_sbatch_string
 
+from lark import config as schema
 from lark.cluster import slurm
 from lark.cluster.nodes import Cluster, Node, machine_of
 from lark.errors import LarkError
+from lark.pipeline.machine_check import check_machine
 from lark.planner.throughput import throughput
 from lark.work.machine import resolve
-from tests.conftest import composed, run_program, start_program
+from tests.conftest import ROOT, composed, run_program, start_program
 
 
 def test_two_nodes_of_a_job_form_a_cluster_and_leave_it_at_the_end(tmp_path: Path) -> None:
@@ -139,3 +144,49 @@ def test_a_cluster_that_cannot_grow_refuses_more_processes_than_it_has_room_for(
     with pytest.raises(LarkError, match=said):
         machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", *settings)
     machine_of(Cluster("a:1", tuple(nodes), own=True), "auto", 0, 0, 0)
+
+
+def job_script(folder: Path) -> str:
+    """The script that Hydra's launcher gives to sbatch with hardware=slurm."""
+    schema.register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        launcher = compose("config", ["hardware=slurm"], return_hydra_config=True).hydra.launcher
+    return _make_sbatch_string(
+        "python job.py", folder, setup=list(launcher.setup), cpus_per_task=launcher.cpus_per_task
+    )
+
+
+@pytest.mark.parametrize(("granted", "passed_on"), [("32", "32"), (None, "unset")])
+def test_srun_gets_the_cores_that_slurm_has_granted(
+    granted: str | None, passed_on: str, tmp_path: Path
+) -> None:
+    """Not all of its versions inherit them. The variable is unset where the job asks for cores per GPU."""
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "cores: ${SRUN_CPUS_PER_TASK-unset}"\n')
+    srun.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    if granted is not None:
+        variables["SLURM_CPUS_PER_TASK"] = granted
+    script = job_script(tmp_path)
+    done = subprocess.run(
+        ["bash", "-e"], input=script, env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"cores: {passed_on}\n"
+
+
+@pytest.mark.parametrize(("granted", "cores", "warns"), [("32", 1, True), ("2", 2, False), ("", 1, False)])
+def test_a_run_with_fewer_cores_than_slurm_granted_warns(
+    granted: str,
+    cores: int,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", granted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    check_machine(composed("hardware=cpu"))
+    assert ("SLURM has granted 32 cores to this task" in caplog.text) == warns
+    assert ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in caplog.text) == warns
+    caplog.clear()
+    check_machine(composed("hardware=cpu", "dry_run=true"))  # a plan may be made anywhere
+    assert caplog.text == ""

@@ -219,6 +219,7 @@ def test_slurm_jobs_depend_on_each_other_and_what_failed_is_submitted_again(
         needed = ":".join(submission.jobs[other] for other in submission.steps[name].after)
         assert (f"--dependency=afterok:{needed}\n" in script) == bool(needed)
         assert "--partition=small" in script and "gpus" not in script
+        assert "export SRUN_CPUS_PER_TASK=" in script.partition("\nsrun ")[0]
     deadline = time.time() + 120
     while any(file.read_text() in ("PENDING", "RUNNING") for file in slurm.glob("*.job")):
         assert time.time() < deadline

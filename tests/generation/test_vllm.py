@@ -8,6 +8,7 @@ tests also show that neither the engine nor its JSON schemas need the parser.
 import importlib.metadata
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -143,24 +144,39 @@ def test_the_engine_starts_beside_our_package_and_outside_torchruns_group(found:
     assert found["launcher"] is False
 
 
-def test_gpu_processes_never_share_vllms_cache() -> None:
-    """vLLM writes the index of its compiled code in place: a process that starts at that moment would read
-    half of it.
+def cache_root(monkeypatch: pytest.MonkeyPatch, host: str = "node0", **variables: str) -> str | None:
+    """Where vLLM keeps its compiled code, in a process with these variables."""
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    return _environment(composed("engine=vllm").engine, "cuda:0", variables).get("VLLM_CACHE_ROOT")
+
+
+def test_engines_on_different_gpus_or_machines_never_share_vllms_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM writes the index of its compiled code in place: an engine that starts at that moment would read
+    half of it. Processes of Ray have no RANK, and their machines may share a home folder.
     """
-    engine = composed("engine=vllm").engine
+    home = {"XDG_CACHE_HOME": "/cache"}
     roots = [
-        _environment(engine, "cuda:0", {"RANK": str(rank), "XDG_CACHE_HOME": "/cache"}).get(
-            "VLLM_CACHE_ROOT", "/cache/vllm"
-        )
-        for rank in range(8)
+        cache_root(monkeypatch, host, CUDA_VISIBLE_DEVICES=str(gpu), **home)
+        for host in ("node0", "node1")
+        for gpu in range(8)
     ]
-    assert roots[:2] == ["/cache/vllm", "/cache/vllm/process-1"] and len(set(roots)) == 8
+    assert roots[3] == "/cache/vllm/node0-gpu-3" and len(set(roots)) == 16
+    # Not by the rank: a run with fewer engines finds what another compiled for its GPU.
+    assert cache_root(monkeypatch, CUDA_VISIBLE_DEVICES="3", RANK="0", **home) == roots[3]
+    pairs = [cache_root(monkeypatch, CUDA_VISIBLE_DEVICES=pair, **home) for pair in ("0,1", "2,3")]
+    assert pairs == ["/cache/vllm/node0-gpu-0", "/cache/vllm/node0-gpu-2"]
+
+
+def test_vllms_cache_stays_where_the_user_has_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
-        _environment(engine, "cuda:0", {"RANK": "3", "VLLM_CACHE_ROOT": "/own"})["VLLM_CACHE_ROOT"]
-        == "/own/process-3"
+        cache_root(monkeypatch, CUDA_VISIBLE_DEVICES="GPU-1f", VLLM_CACHE_ROOT="/mine")
+        == "/mine/node0-gpu-GPU-1f"
     )
-    assert "VLLM_CACHE_ROOT" not in _environment(engine, "cuda:0", {})
-    assert "VLLM_CACHE_ROOT" not in _environment(engine, "cpu", {"RANK": "3"})
+    assert cache_root(monkeypatch) is None
+    on_cpu = _environment(composed("engine=vllm").engine, "cpu", {"CUDA_VISIBLE_DEVICES": ""})
+    assert "VLLM_CACHE_ROOT" not in on_cpu
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from lark.models.shapes import Shape
 from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
-from lark.training.constants import TIMEOUT
+from lark.work.sharding import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.tiny import POISON as TOO_LARGE
