@@ -191,7 +191,7 @@ def test_a_gpu_keeps_cache_free_for_answers_that_grow() -> None:
     """Without it, vLLM preempts answers and computes them again. The engine's own arguments have the setting,
     which is off by default, and pass it on to its scheduler.
     """
-    from vllm import EngineArgs  # noqa: PLC0415  # slow
+    from vllm import EngineArgs  # slow
 
     student = composed("engine=vllm").student
     settings = _scheduling(student, "cuda:0")
