@@ -17,6 +17,7 @@ from lark.config import Config, Student
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
 from lark.models.chat import ChatFormat
 from lark.models.head import LogitRule, logit_rule
+from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model
 from lark.reading.untrusted import readable_object
 from lark.selection.write import TRAINING_SET
@@ -26,7 +27,6 @@ from lark.training.checkpoints import CURVE, Sharding, changed, newest_checkpoin
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.encoded_set import Example, read_examples, with_token_weights
 from lark.training.export import Exporter
-from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
