@@ -32,8 +32,9 @@ from experiments.bench._output import FOLDER, command_line, write_csv
 from lark.models.attention import assert_packing_separates, separate_segments
 from lark.models.chat import Encoded
 from lark.printing import log_to
+from lark.training.grouping import pack, utilisation
 from lark.training.loss import weighted_loss
-from lark.training.packing import MicroBatch, collate_packed, collate_padded, pack, plan_batches, utilisation
+from lark.training.packing import MicroBatch, collate_packed, collate_padded, plan_batches
 from lark.work.entry import run_main
 
 log = logging.getLogger("bench.training")

@@ -51,7 +51,7 @@ def measure(job: Job) -> dict[str, Any]:
     device = start_torch(job)
     settings = job.config.student
     chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
-    student = LoadedStudent.load(job.weights, settings, device)
+    student = LoadedStudent.load(job.weights, settings, device, fused=job.config.scoring.liger)
     lengths = pd.read_parquet(job.inputs["lengths"] / LENGTHS_TABLE.file)
     rows = read(job.inputs["pool"] / pools.FILE, sample(lengths, job.config.analysis.samples))
     encoded = chat.encode_many(rows, settings.max_length, offsets=True)

@@ -24,8 +24,8 @@ from lark.gpu_check.check import Place, within
 from lark.gpu_check.expectations import expect_liger
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN
+from lark.models.liger import apply_liger
 from lark.models.varlen import VARLEN
-from lark.training.kernels import apply_liger
 from lark.training.packing import collate_packed
 from lark.training.trainer import return_weighted_loss
 from lark.training.zero import connect, deepspeed_config

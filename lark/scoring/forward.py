@@ -19,6 +19,7 @@ from lark.models.attention import separate_segments, separates, supports_packing
 from lark.models.chat import Encoded
 from lark.models.cpu_linear import pack_linears
 from lark.models.head import Head
+from lark.models.liger import fuse_forward
 from lark.models.load import load_model
 from lark.scoring.inputs import Inputs, common, joined_responses
 from lark.scoring.pass_sizes import CPU_PADDING, CPU_TOKENS
@@ -38,12 +39,15 @@ class LoadedStudent:
 
     @classmethod
     def load(
-        cls, path: str, student: config.Student, device: str, gradients: bool = False
+        cls, path: str, student: config.Student, device: str, gradients: bool = False, fused: bool = False
     ) -> "LoadedStudent":
         """The model at `path`, with frozen weights. On CPU its hidden states have gradients only if they
-        are requested.
+        are requested. `fused`: Liger's kernels where they apply (models/liger.py). Their backward passes
+        overwrite their inputs, so passes with gradients do without.
         """
         model = load_model(path, student, device)
+        if fused:
+            fuse_forward(model, device)  # before the check of packing, which then runs with them
         if device == "cpu":
             pack_linears(model.base_model, gradients)
         return cls.of(model)

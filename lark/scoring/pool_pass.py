@@ -44,9 +44,11 @@ def pass_over(
     offsets: bool = False,
     partial: Mapping[str, Shards] | None = None,
     gradients: bool = False,
+    fused: bool = False,
 ) -> Work:
     """One pass of the student over the pool. `partial`: the shards of outputs that have only some of them.
     `offsets`: the scorer needs the characters of tokens. `gradients`: it needs gradients of hidden states.
+    `fused`: it only reads the results of the forward pass, so `scoring.liger` applies.
     """
     pool = job.inputs["pool"] / pools.FILE
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
@@ -74,7 +76,8 @@ def pass_over(
         settings = job.config.student
         device = start_torch(job)
         chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
-        score_shard = scorer(LoadedStudent.load(job.weights, settings, device, gradients))
+        fuses = fused and job.config.scoring.liger
+        score_shard = scorer(LoadedStudent.load(job.weights, settings, device, gradients, fuses))
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
             files = missing_files(wanted)

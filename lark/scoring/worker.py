@@ -105,7 +105,7 @@ def score(job: Job) -> Work:
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     tokens = sources.TOKENS.name
     if tokens not in job.outputs:
-        return pass_over(job, cut, "scoring", lambda student: _Pass(student, job))
+        return pass_over(job, cut, "scoring", lambda student: _Pass(student, job), fused=True)
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
@@ -116,7 +116,7 @@ def score(job: Job) -> Work:
     def scorer(student: LoadedStudent) -> ShardScorer:
         return _Pass(student, job, questions)
 
-    return pass_over(job, needed, "scoring", scorer, partial={tokens: with_tokens})
+    return pass_over(job, needed, "scoring", scorer, partial={tokens: with_tokens}, fused=True)
 
 
 @in_shards
@@ -138,7 +138,7 @@ def unprompted(job: Job) -> Work:
 
         return score_shard
 
-    return pass_over(job, cut, "scoring without prompts", scorer)
+    return pass_over(job, cut, "scoring without prompts", scorer, fused=True)
 
 
 def without_prompt(encoded: Encoded, opening: Sequence[int], longest: int) -> Encoded:
@@ -166,7 +166,7 @@ def local(job: Job) -> Work:
 
         return score_shard
 
-    return pass_over(job, cut, "scoring steps", scorer, offsets=True)
+    return pass_over(job, cut, "scoring steps", scorer, offsets=True, fused=True)
 
 
 def _write_vocabulary(job: Job) -> None:

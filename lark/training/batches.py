@@ -1,14 +1,19 @@
 """The steps of a training run as a dataset: one item is one process's view of a global batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.utils.data import Dataset
 
 from lark.config import Config
+from lark.models.shapes import shape_of
+from lark.training.balance import crossover
 from lark.training.encoded_set import Example
 from lark.training.packing import MicroBatch, TrainingStep, collate_packed, collate_padded, plan_batches
 from lark.training.training_set import TrajectoryKey
+
+UNKNOWN_CROSSOVER = 40_000.0
+"""Crossover of a student of another family, whose shape is unknown: between those of 1.5B and 7B."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,11 @@ class GlobalBatches(Dataset[GlobalBatch]):
 
 
 def plan_steps(
-    config: Config, examples: Sequence[Example], replicas: int, packed: bool
+    config: Config, examples: Sequence[Example], replicas: int, packed: bool, crossover: float | None = None
 ) -> list[TrainingStep]:
-    """The steps of all epochs. `replicas`: processes, or groups of processes that share micro-batches."""
+    """The steps of all epochs. `replicas`: processes, or groups of processes that share micro-batches.
+    `crossover`: see `plan_batches`.
+    """
     lengths = [len(example.encoded.ids) for example in examples]
     steps = []
     for epoch in range(config.training.epochs):
@@ -82,5 +89,21 @@ def plan_steps(
             epoch=epoch,
             packed=packed,
             micro_batch=config.hardware.micro_batch,
+            crossover=crossover,
         )
     return steps
+
+
+def planned_crossover(config: Config, weights: str, device: str, replicas: int) -> float | None:
+    """The crossover with which packs are balanced by cost (balance.py); None if they are balanced by tokens.
+
+    By tokens on CPU, where results must not change in the last digit (which trajectories share a pack changes
+    the rounding), and with one replica, which waits for nobody. `weights`: the student's folder or hub id.
+    """
+    if device == "cpu" or replicas == 1:
+        return None
+    shape = shape_of(replace(config.student, path=weights))
+    if shape is None:
+        return UNKNOWN_CROSSOVER
+    training = config.training
+    return crossover(shape, training.gradient_checkpointing, frozen=training.lora.rank > 0)

@@ -6,8 +6,6 @@ micro-steps: packed or padded, on one GPU or sixty-four, a step sums the same 64
 its step number, with no other state.
 """
 
-import heapq
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -19,10 +17,18 @@ from torch import Tensor
 from lark.errors import LarkError
 from lark.models.chat import Encoded
 from lark.models.varlen import Segments
+from lark.training.balance import balanced
+from lark.training.grouping import check_fits, even_packs, padded_groups
 from lark.training.loss import NO_TARGET, response_targets
 
 PADDING = 0
 """A token id; which one makes no difference, because no real token sees it."""
+
+
+MOST_BALANCED = 1024
+"""Trajectories of a global batch whose packs are balanced by cost. The time to do it grows with their square:
+1 ms for 64, 0.1 s for 1,024. A held-out set is one batch that may have many more, and has no backward pass.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,31 +45,6 @@ class TrainingStep:
     to do is empty: it is collated to a single token without target, whose loss is 0 and whose backward pass
     is like any other.
     """
-
-
-def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of `lengths` in packs of at most `capacity` tokens, by best-fit decreasing: the longest
-    first, each into the fullest pack that has room for it. At most 11/9 of the fewest packs possible (+
-    2/3).
-    """
-    _check_fits(lengths, capacity)
-    packs: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, pack), ascending
-    for index in _longest_first(lengths):
-        best = bisect_left(room, (lengths[index], -1))
-        if best == len(room):
-            left, target = capacity, len(packs)
-            packs.append([])
-        else:
-            left, target = room.pop(best)
-        packs[target].append(index)
-        insort(room, (left - lengths[index], target))
-    return packs
-
-
-def utilisation(packs: Sequence[Sequence[int]], lengths: Sequence[int], capacity: int) -> float:
-    """The share of token slots that hold a token."""
-    return sum(lengths[i] for p in packs for i in p) / (len(packs) * capacity) if packs else 1.0
 
 
 def global_batches(trajectories: int, global_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
@@ -84,13 +65,15 @@ def plan_batches(
     epoch: int,
     packed: bool = True,
     micro_batch: int = 1,
+    crossover: float | None = None,
 ) -> list[TrainingStep]:
     """The steps of one epoch over trajectories of `lengths` tokens (prompt and response).
 
     A micro-batch is one pack of at most `capacity` tokens; or, padded, at most `micro_batch` trajectories
-    of similar length, with at most `capacity` tokens and padding.
+    of similar length, with at most `capacity` tokens and padding. `crossover`: balance packs by their cost
+    (balance.py) with the length at which attention costs as much as everything else. None: by their tokens.
     """
-    _check_fits(lengths, capacity)
+    check_fits(lengths, capacity)
     if min(global_batch, processes, micro_batch) < 1:
         raise LarkError(
             f"global_batch={global_batch}, processes={processes}, micro_batch={micro_batch}: all must be at"
@@ -99,85 +82,32 @@ def plan_batches(
     steps = []
     for batch in global_batches(len(lengths), global_batch, seed, epoch):
         sizes = [lengths[i] for i in batch]
-        groups = (
-            _packed(sizes, processes, capacity)
-            if packed
-            else _padded(sizes, processes, capacity, micro_batch)
-        )
-        steps.append(TrainingStep(batch, _deal([[batch[i] for i in group] for group in groups], processes)))
+        if packed:
+            rounds = _rounds(even_packs(sizes, processes, capacity), processes)
+        else:
+            rounds = _rounds(padded_groups(sizes, processes, capacity, micro_batch), processes)
+        if packed and crossover is not None and len(batch) <= MOST_BALANCED:
+            rounds = balanced(sizes, rounds, capacity, crossover)
+        steps.append(TrainingStep(batch, _deal(rounds, batch)))
     return steps
 
 
-def _packed(lengths: Sequence[int], processes: int, capacity: int) -> list[list[int]]:
-    """As few packs as possible, rounded up to a multiple of `processes`, all about equally full.
-
-    The rounding leaves room, so filling the emptiest pack first usually succeeds, and no process waits for
-    a fuller one. If it does not (one process, hardly any room left), the packs are those of best-fit
-    decreasing.
+def _rounds(groups: list[list[int]], processes: int) -> list[list[list[int]]]:
+    """The groups of each micro-step, from groups sorted costliest first. Groups of similar cost share a
+    micro-step, at whose end processes may wait for each other.
     """
-    tight = pack(lengths, capacity)
-    count = ceil(len(tight) / processes) * processes
-    even: list[list[int]] = [[] for _ in range(count)]
-    filled = [(0, k) for k in range(count)]
-    for index in _longest_first(lengths):
-        tokens, emptiest = filled[0]
-        if tokens + lengths[index] > capacity:
-            even = tight + [[] for _ in range(count - len(tight))]
-            break
-        heapq.heapreplace(filled, (tokens + lengths[index], emptiest))
-        even[emptiest].append(index)
-    return sorted(even, key=lambda group: (-sum(lengths[i] for i in group), group))
+    return [groups[start : start + processes] for start in range(0, len(groups), processes)]
 
 
-def _padded(lengths: Sequence[int], processes: int, capacity: int, micro_batch: int) -> list[list[int]]:
-    """Neighbours in the order of length, in as few groups as the two limits allow. To make their number a
-    multiple of `processes`, the costliest groups are halved; if none can be halved, empty groups are added.
+def _deal(rounds: list[list[list[int]]], batch: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """micro[rank][k] from the groups of each micro-step, sorted costliest first. Every second micro-step is
+    dealt in reverse, so that no process always gets the costliest.
     """
-
-    def cost(group: list[int]) -> tuple[int, list[int]]:
-        """Sorts the costliest first."""
-        return (-len(group) * max((lengths[i] for i in group), default=0), group)
-
-    groups: list[list[int]] = []
-    for index in _longest_first(lengths):
-        last = groups[-1] if groups else []
-        if last and len(last) < micro_batch and lengths[last[0]] * (len(last) + 1) <= capacity:
-            last.append(index)
-        else:
-            groups.append([index])
-    while len(groups) % processes:
-        costliest = min((group for group in groups if len(group) > 1), key=cost, default=None)
-        if costliest is None:
-            groups.append([])
-        else:
-            groups.remove(costliest)
-            half = len(costliest) // 2
-            groups += [costliest[:half], costliest[half:]]
-    return sorted(groups, key=cost)
-
-
-def _deal(groups: list[list[int]], processes: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """micro[rank][k] from groups sorted costliest first. Groups of similar cost share a micro-step, at
-    whose end processes may wait for each other; every second micro-step is dealt in reverse, so that no
-    process always gets the costliest.
-    """
-    rounds = [groups[start : start + processes] for start in range(0, len(groups), processes)]
-    rounds = [dealt if k % 2 == 0 else dealt[::-1] for k, dealt in enumerate(rounds)]
-    return tuple(tuple(tuple(dealt[rank]) for dealt in rounds) for rank in range(processes))
-
-
-def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-
-
-def _check_fits(lengths: Sequence[int], capacity: int) -> None:
-    long = [i for i, length in enumerate(lengths) if length > capacity]
-    if long:
-        raise LarkError(
-            f"{len(long)} trajectories are longer than the {capacity} tokens of a micro-batch (the first:"
-            f" trajectory {long[0]}, {lengths[long[0]]} tokens). Raise the pack's capacity to"
-            " student.max_length or more."
-        )
+    by_micro_step = []
+    for number, groups in enumerate(rounds):
+        named = [tuple(batch[i] for i in group) for group in groups]
+        by_micro_step.append(named[::-1] if number % 2 else named)
+    return tuple(zip(*by_micro_step, strict=True))
 
 
 @dataclass(frozen=True)

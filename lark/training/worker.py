@@ -17,16 +17,16 @@ from lark.config import Config, Student
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
 from lark.models.chat import ChatFormat
 from lark.models.head import LogitRule, logit_rule
+from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model
 from lark.reading.untrusted import readable_object
 from lark.selection.write import TRAINING_SET
 from lark.store.store import write_text
-from lark.training.batches import GlobalBatches, plan_steps
+from lark.training.batches import GlobalBatches, plan_steps, planned_crossover
 from lark.training.checkpoints import CURVE, Sharding, changed, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
 from lark.training.encoded_set import Example, read_examples, with_token_weights
 from lark.training.export import Exporter
-from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
@@ -239,5 +239,7 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
 def _batches(job: Job, config: Config, examples: list[Example], packed: bool) -> GlobalBatches:
     """The steps as this process sees them. Processes that share micro-batches count as one."""
     parts = config.hardware.sequence_parallel
-    steps = plan_steps(config, examples, job.world // parts, packed)
+    replicas = job.world // parts
+    crossover = planned_crossover(config, job.weights, job.machine.device, replicas)
+    steps = plan_steps(config, examples, replicas, packed, crossover)
     return GlobalBatches(examples, steps, job.rank, packed, parts)

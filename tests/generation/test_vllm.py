@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from lark.generation.vllm import _environment, is_cpu_build
+from lark.generation.vllm import _environment, _scheduling, is_cpu_build
+from lark.models.students import DEMO
 from lark.scoring import judge
 from lark.work.launch import environment
 from lark.work.machine import Machine
@@ -200,3 +201,18 @@ def test_processes_that_share_a_model_are_spawned() -> None:
     one, two = (composed("engine=vllm", f"engine.tensor_parallel={n}").engine for n in (1, 2))
     assert _environment(two, "cuda:0", {})["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert "VLLM_WORKER_MULTIPROC_METHOD" not in _environment(one, "cuda:0", {})
+
+
+def test_a_gpu_keeps_cache_free_for_answers_that_grow() -> None:
+    """Without it, vLLM preempts answers and computes them again. The engine's own arguments have the setting,
+    which is off by default, and pass it on to its scheduler.
+    """
+    from vllm import EngineArgs  # slow
+
+    student = composed("engine=vllm").student
+    settings = _scheduling(student, "cuda:0")
+    assert 0 < settings["watermark"] < 0.2
+    engine = EngineArgs(model=str(DEMO), max_model_len=student.max_length, dtype="float32", **settings)
+    assert engine.create_engine_config().scheduler_config.watermark == settings["watermark"]
+    assert EngineArgs(model=str(DEMO)).watermark == 0
+    assert "watermark" not in _scheduling(student, "cpu")

@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import INSTRUCTION
+from lark.models.liger import apply_liger
 from lark.models.shapes import ARCHITECTURES, Shape, config_of, shape_of
 from lark.models.students import DEMO
-from lark.training.kernels import apply_liger
 from tests.conftest import checked, composed
 
 PARAMETERS = {

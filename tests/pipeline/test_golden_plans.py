@@ -91,6 +91,12 @@ def planned(run: str, folder: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.parametrize("run", ["method=lark scoring.tokens=true", "method=ifd", "analysis.name=cost"])
+def test_scores_are_the_same_artifact_with_and_without_ligers_kernels(run: str, tmp_path: Path) -> None:
+    """They change the rounding only, as a batch size does (decision 15)."""
+    assert planned(f"{run} scoring.liger=false", tmp_path) == planned(run, tmp_path)
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_finished_artifacts_stay_valid(run: str, tmp_path: Path) -> None:
     assert planned(run, tmp_path) == json.loads(GOLDEN.read_text())[run]

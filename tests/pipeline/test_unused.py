@@ -83,6 +83,10 @@ UNUSED = [
         "whole_weights=margins has no effect: method=base does not use it.",
     ),
     (
+        ["method=random", "scoring.liger=false"],
+        "scoring.liger=false has no effect: method=random does not use it.",
+    ),
+    (
         ["method=random", "scoring.rank_clip=5"],
         "scoring.rank_clip=5 has no effect: method=random does not use it.",
     ),

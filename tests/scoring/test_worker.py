@@ -27,7 +27,7 @@ from lark.pipeline.operations.score import SCORE
 from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
-from lark.scoring import merging, shards, worker
+from lark.scoring import forward, gradient_worker, merging, shards, worker
 from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
 from lark.work import launch
 from tests.conftest import ALONE, composed, job_of, work_here
@@ -112,6 +112,21 @@ def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
         for row in found
     ]  # fmt: skip
     return pd.concat(rows, ignore_index=True)
+
+
+def test_passes_without_gradients_ask_for_ligers_kernels(pool, tmp_path, monkeypatch):
+    """On CPU the answer is always no (tests/models/test_liger.py); which passes ask is the same everywhere."""
+    devices = []
+    monkeypatch.setattr(forward, "fuse_forward", lambda model, device: devices.append(device))
+    run_here("score", pool, tmp_path / "with", "scores")
+    run_here("unprompted", pool, tmp_path / "with", "unprompted")
+    run_here("local", pool, tmp_path / "with", "local")
+    assert devices == ["cpu"] * 3
+    run_here("score", pool, tmp_path / "without", "scores", liger=False)
+    folder = tmp_path / "gram"
+    folder.mkdir()
+    gradient_worker.gram(job_of(settings(), folder, inputs=pool, outputs={"gram": folder}))
+    assert devices == ["cpu"] * 3
 
 
 def test_every_trajectory_has_a_row_in_the_pools_order(pool, scored):

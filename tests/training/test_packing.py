@@ -14,6 +14,7 @@ from lark.errors import LarkError
 from lark.models import varlen
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN
+from lark.training.grouping import pack, utilisation
 from lark.training.loss import NO_TARGET
 from lark.training.packing import (
     PADDING,
@@ -21,9 +22,7 @@ from lark.training.packing import (
     collate_packed,
     collate_padded,
     global_batches,
-    pack,
     plan_batches,
-    utilisation,
 )
 from lark.training.trainer import return_weighted_loss
 

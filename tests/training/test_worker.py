@@ -27,6 +27,7 @@ from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 from lark.config import Config, HeldOut, Lora
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat
+from lark.models.liger import apply_liger
 from lark.models.load import generation_stops
 from lark.models.students import DEMO
 from lark.pipeline.machine_check import check_machine, check_steps
@@ -37,7 +38,6 @@ from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
 from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
 from lark.training.encoded_set import read_examples, with_token_weights
-from lark.training.kernels import apply_liger
 from lark.training.lora import add_adapters, merged, transposed_layers
 from lark.training.trainer import arguments, save_steps, trains_nothing
 from lark.training.worker import prepare, train

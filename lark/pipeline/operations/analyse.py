@@ -250,7 +250,13 @@ TIMING = Operation(
     "lark.analysis.timing:measure",
     processes="one",
     check=_check_timing,
-    settings=("method.judge", "scoring.rank_clip", "scoring.local_context", "scoring.local_steps"),
+    settings=(
+        "method.judge",
+        "scoring.rank_clip",
+        "scoring.local_context",
+        "scoring.local_steps",
+        "scoring.liger",
+    ),
 )
 
 OPERATIONS = (GRADIENTS, ESTIMATES, TEACHERS, JACOBIANS, KAPPA, CONTAMINATION, TIMING)

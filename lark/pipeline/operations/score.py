@@ -88,15 +88,16 @@ LENGTHS = Operation(
 )  # fmt: skip
 SCORE = Operation(
     "score", "score", "lark.scoring.worker:score", **FORWARD,
-    cost=score_costs.score_cost, settings=("scoring.rank_clip",),
+    cost=score_costs.score_cost, settings=("scoring.rank_clip", "scoring.liger"),
 )  # fmt: skip
 LOCAL = Operation(
     "local", "score", "lark.scoring.worker:local", **FORWARD,
-    cost=score_costs.local_cost, settings=("scoring.local_context", "scoring.local_steps"),
+    cost=score_costs.local_cost, settings=("scoring.local_context", "scoring.local_steps", "scoring.liger"),
 )  # fmt: skip
 UNPROMPTED = Operation(
-    "unprompted", "score", "lark.scoring.worker:unprompted", **FORWARD, cost=score_costs.unprompted_cost
-)
+    "unprompted", "score", "lark.scoring.worker:unprompted", **FORWARD,
+    cost=score_costs.unprompted_cost, settings=("scoring.liger",),
+)  # fmt: skip
 GRAM = Operation(
     "gram", "score", "lark.scoring.gradient_worker:gram", **FORWARD,
     cost=score_costs.gram_cost, settings=("sketch",),
