@@ -23,6 +23,8 @@ SETTINGS = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "4",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor less to start
 }
+TOKEN = secrets.token_hex(32)
+"""Of all clusters of this process: Ray reads the token once."""
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
 
 
@@ -69,7 +71,7 @@ class Nodes:
 def nodes(count: int) -> Iterator[Nodes]:
     """A cluster with this many nodes besides its head."""
     before = dict(os.environ)
-    os.environ.update(SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    os.environ.update(SETTINGS | {"RAY_AUTH_TOKEN": TOKEN})
     try:
         started = Nodes()
         try:
