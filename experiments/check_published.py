@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.harness.candidates import candidates
-from experiments.harness.published_selection import TEXT, comparison, published_candidates, selection_file
+from experiments.harness.published_selection import COMPARED, comparison, published_candidates, selection_file
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep
 from lark.output.tables import Cell
@@ -30,7 +30,7 @@ def render(sweep: Sweep) -> Report:
     pool = sweep.folder(trial, pools.POOL_TABLE)
     if scored is None or pool is None:
         return Report(TITLE, caption, pd.DataFrame(), measured=False)
-    published = published_candidates(file, pools.iterate(pool / pools.FILE, columns=[*KEY, *TEXT]))
+    published = published_candidates(file, pools.iterate(pool / pools.FILE, columns=[*KEY, *COMPARED]))
     data = comparison(published, scored.assign(score=METHODS["rsr"].score(scored)))
     outcomes = _shares("our choice is", {outcome: data["outcome"] == outcome for outcome in OUTCOMES})
     ranks = data["rank"].dropna()

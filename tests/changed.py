@@ -2,19 +2,20 @@
 
 Run as: python -m tests.changed [branch]     prints test files, one per line
 
-A changed test runs. A changed module runs the tests that import it. Files that
-start whole runs, clusters, engines or browsers take minutes; unless they changed themselves they are left
-to `make test`, and named on stderr.
+A changed test runs. A changed module runs the tests that import it; if there are none, all tests of its
+package. Files that start whole runs, clusters, engines or browsers take minutes; unless they changed
+themselves they are left to `make test`, and named on stderr.
 """
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.conftest import LONGEST, ROOT
 
+TESTS = ROOT / "tests"
 ALWAYS = ("tests/test_layers.py", "tests/pipeline/test_golden_plans.py")
 """Cheap, and they fail for changes anywhere."""
 NOT_PYTHON = {
@@ -41,11 +42,19 @@ def files_to_run(files: list[str]) -> set[str]:
             selected.add(NOT_PYTHON[path.suffix])
         elif path.suffix == ".py":
             modules.add(".".join(path.with_suffix("").parts))
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        test = str(path.relative_to(ROOT))
-        if test in files or not modules.isdisjoint(imported(path)):
-            selected.add(test)
+    tests = {str(path.relative_to(ROOT)): set(imported(path)) for path in TESTS.rglob("test_*.py")}
+    selected |= tests.keys() & set(files)
+    for module in modules:
+        importing = {test for test, names in tests.items() if module in names}
+        selected |= importing or tests_of_package(module, tests)
     return selected
+
+
+def tests_of_package(module: str, tests: Collection[str]) -> set[str]:
+    """The tests in the folder of a module's package: of lark.models.rendering, those in tests/models."""
+    first, *rest = module.split(".")
+    package = rest[0] if first == "lark" and rest else first
+    return {test for test in tests if test.startswith(f"tests/{package}/")}
 
 
 def imported(path: Path) -> Iterator[str]:

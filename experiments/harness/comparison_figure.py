@@ -66,7 +66,7 @@ def _gaps(axes: Axes, game: Game, comparison: Comparison, order: list[str], unit
         middle = comparison.difference[k, leader] * units.factor
         ends = (comparison.low[k, leader] * units.factor, comparison.high[k, leader] * units.factor)
         low, high = sorted(ends)  # losses are shown with the opposite sign
-        word = "not clear"
+        word = "not significant"
         style: dict[str, Any] = {"marker": "s", "color": GREY, "markerfacecolor": "white"}
         if significant[k, leader]:
             word = "significant"

@@ -80,7 +80,7 @@ def pairs_table(game: Game, comparison: Comparison) -> Table:
     for pair in _pairs(game, comparison):
         difference = units.difference(pair["difference"])
         interval = units.interval(pair["low"], pair["high"])
-        word = "significant" if pair["significant"] else "not clear"
+        word = "significant" if pair["significant"] else "not significant"
         rows.append([*map(Cell, (pair["entrant"], pair["minus"], difference, interval, word))])
     header = ["entrant", "minus", "difference", "95% interval", "difference is"]
     return Table(header, rows, "All pairs.", labels=2)

@@ -19,7 +19,7 @@ from lark.pool.hub import is_remote, snapshot
 from lark.pool.read import read
 
 FOLDER = "selected_by_rsr"
-TEXT = ("question", "response", "thinking")
+COMPARED = ("question", "response", "thinking")
 """Columns of the pool by which a published trajectory is found."""
 SHOWN = 8
 
@@ -56,7 +56,7 @@ def published_candidates(file: Path, pool: Iterable[Mapping[str, Any]]) -> dict[
     """By question, the candidates of the pool with the text that was published; none if the pool has no
     such text.
 
-    `pool`: rows with question_id, candidate_id and TEXT. Several candidates can have the same text. Only
+    `pool`: rows with question_id, candidate_id and COMPARED. Several candidates can have the same text. Only
     hashes are kept: the paper's pool has gigabytes of text.
     """
     candidates: defaultdict[tuple[str, int], set[str]] = defaultdict(set)

@@ -135,9 +135,9 @@ def _tie(last: Heat, units: Units, criterion: str) -> str:
     close = ", ".join(margins)
     lead = _entrant(comparison, units, last.leader)
     if not equal:
-        return f"No single winner by {criterion}: {lead} leads, but its lead over {close} is not clear of chance."
+        return f"No single winner by {criterion}: {lead} leads, but its lead over {close} is not significant."
     lead = f"{' and '.join([last.leader, *equal])} ({units.value(means[last.leader])})"
-    rest = f", but the lead over {close} is not clear of chance" if close else ""
+    rest = f", but the lead over {close} is not significant" if close else ""
     return f"No single winner by {criterion}: {lead} lead with the same mean{rest}."
 
 

@@ -40,7 +40,7 @@ from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 log = logging.getLogger(__name__)
 
-TRAJECTORY_COLUMNS = [*pools.TEXT_COLUMNS, "teacher"]
+GRADIENT_COLUMNS = [*pools.TEXT_COLUMNS, "teacher"]
 
 
 @in_shards
@@ -237,7 +237,7 @@ def read_questions(job: Job, names: Sequence[str]) -> dict[str, list[tuple[dict[
     chat = load_chat(job.weights, job.config.student)
     questions: dict[str, list[tuple[dict[str, Any], Encoded]]] = {name: [] for name in names}
     pool = job.inputs["pool"] / pools.FILE
-    rows = [row for row in pools.iterate(pool, columns=TRAJECTORY_COLUMNS) if row["question_id"] in questions]
+    rows = [row for row in pools.iterate(pool, columns=GRADIENT_COLUMNS) if row["question_id"] in questions]
     rows.sort(key=lambda row: row["candidate_id"])
     for row, encoded in zip(rows, chat.encode_many(rows, job.config.student.max_length), strict=True):
         if encoded.n_response > 0:

@@ -18,7 +18,7 @@ from lark.pool.trajectory import Trajectory, is_compared, verdict
 BY_BOX = "the answer in the last \\boxed{}"
 BY_POOL = "the pool's own verdict"
 BY_VOTE = "a majority vote of the candidates (not gold answers)"
-SOURCES = (BY_BOX, BY_POOL, BY_VOTE)
+VERDICT_SOURCES = (BY_BOX, BY_POOL, BY_VOTE)
 """Sources of verdicts, in the order in which the summary names them."""
 
 
@@ -35,7 +35,7 @@ class Summary:
         self.wrong: Counter[str] = Counter()
         """Trajectories of each teacher with a verdict."""
         self.sources: set[str] = set()
-        """Where the verdicts come from: some of SOURCES."""
+        """Where the verdicts come from: some of VERDICT_SOURCES."""
         self.traits: Counter[str] = Counter()
         """Trajectories with a box, with separate reasoning, and so on."""
         self.texts: dict[str, int] = {}
@@ -116,7 +116,7 @@ class Summary:
             "teachers": teachers,
             "all": _part(every_length, self.right.total(), self.wrong.total()),
             "boxed": self.traits["boxed"] / self.trajectories,
-            "verdicts": " and, without one, ".join(sorted(self.sources, key=SOURCES.index)),
+            "verdicts": " and, without one, ".join(sorted(self.sources, key=VERDICT_SOURCES.index)),
             **{name: value for name, value in rare.items() if value},
         }
 

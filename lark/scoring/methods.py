@@ -33,7 +33,7 @@ from lark.errors import LarkError
 from lark.scoring.by_question import Floats, z_score
 from lark.scoring.learnability import learnability_score
 from lark.scoring.selection_method import SelectionMethod
-from lark.scoring.sources import TEXT_COLUMNS
+from lark.scoring.sources import INDICATORS
 
 
 def _column(trajectories: pd.DataFrame, name: str) -> Floats:
@@ -141,7 +141,7 @@ def rule_quality(trajectories: pd.DataFrame) -> Floats:
     """
     question = trajectories["question_id"]
     length, check, explore, granularity = (
-        z_score(_column(trajectories, name), question) for name in TEXT_COLUMNS
+        z_score(_column(trajectories, name), question) for name in INDICATORS
     )
     # Written out: a matrix product may round a row differently depending on its position, and break ties.
     return 0.30 * length + 0.20 * check + 0.25 * explore + 0.25 * granularity

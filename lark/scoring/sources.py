@@ -33,7 +33,7 @@ FILES = {kind.name: kind.file for kind in BY_ROW} | BY_QUESTION
 """The outputs of a pass, and the file that their shards are merged into. Empty: the statistics of tokens are
 too large for one file.
 """
-TEXT_COLUMNS = ("words", "self_verification", "exploration", "granularity")
+INDICATORS = ("words", "self_verification", "exploration", "granularity")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,6 @@ SOURCES: dict[str, ColumnSource] = {
     "influence": ColumnSource(INFLUENCE_TABLE, ("influence",)),
     "judge": ColumnSource(JUDGE_TABLE, ("judge",)),
     "external": ColumnSource(None, ("external",)),
-    "text": ColumnSource(TEXT_TABLE, TEXT_COLUMNS),
+    "text": ColumnSource(TEXT_TABLE, INDICATORS),
 }
 """The possible values of `SelectionMethod.needs`."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.scoring.sources import TEXT_TABLE
+from lark.scoring.sources import INDICATORS, TEXT_TABLE
 from lark.store.store import atomic
 from lark.work.operation import Job
 
@@ -27,7 +27,6 @@ KEYWORDS = {
 # A pattern that begins with its word is searched like a plain string, six times as fast as one that begins
 # with \b.
 KEYWORD_PATTERNS = [[re.compile(rf"{word}(?<=\b{word})\b") for word in group] for group in KEYWORDS.values()]
-INDICATORS = ("words", *KEYWORDS)
 INDICATORS_SCHEMA = pa.schema(dict.fromkeys(KEY, pa.string()) | dict.fromkeys(INDICATORS, pa.float64()))
 
 

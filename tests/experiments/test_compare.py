@@ -93,7 +93,7 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
 def test_a_planted_tie_is_called_a_tie_and_the_lower_half_stops(tmp_path: Path) -> None:
     game = played(sweep_of(tmp_path), lambda trial: 0.0)
     said = verdict.sentence(game)
-    assert said.startswith("No single winner by Acc@5: ") and "is not clear of chance" in said
+    assert said.startswith("No single winner by Acc@5: ") and "is not significant" in said
     assert [len(judged.running) for judged in game.heats] == [4, 2, 2]
     assert sorted(len(trials) for trials in game.trials.values()) == [2, 2, 8, 8]
     states = [verdict.status(game, name) for name in game.scores]

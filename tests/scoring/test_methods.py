@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lark.errors import LarkError
 from lark.scoring.by_question import z_score
 from lark.scoring.methods import METHODS, find_method
-from lark.scoring.sources import SOURCES
-from lark.scoring.text import INDICATORS, indicators
+from lark.scoring.sources import INDICATORS, SOURCES
+from lark.scoring.text import indicators
 from lark.selection.rules import select
 
 WORDS = [

@@ -146,7 +146,7 @@ function sentence(found, used) {
   if (!found.K) return "No candidate of this question has a score of this method (yet).";
   const parts = [`K = ${found.K} candidates with a score, B = ${found.size}.`];
   if (found.threshold === null) parts.push("The budget takes every candidate: there is no threshold, and all weights are equal.");
-  else if (found.isTied) parts.push("The scores just inside and just outside the budget are equal: the candidate's id decided.");
+  else if (found.isTied) parts.push("The last selected and the first rejected candidate have equal scores, so the tie was broken by candidate_id.");
   parts.push(used ? `This is the selection ${visible(used.name)} as it was made.` : "No selection of this store has these settings: the browser computes it, by the same rules.");
   return parts.join(" ");
 }
