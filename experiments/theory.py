@@ -44,7 +44,7 @@ SYMBOLS = {
     "kappa_explicit": "λ₋ν₋/(λ₊ν₊), κ if ε = 0",
 }
 INEQUALITIES = [
-    ("Inequality", "inequality", "{}"),
+    ("CheckedInequality", "inequality", "{}"),
     ("Appendix", "source", "{}"),
     ("Parameters", "parameters", "{}"),
     ("left", "left", "{:.3g}"),

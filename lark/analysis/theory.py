@@ -160,7 +160,7 @@ def weights_to_try(scores: Floats, count: int, seed: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Inequality:
+class CheckedInequality:
     """left ≤ right, at one or many points."""
 
     name: str
@@ -205,7 +205,7 @@ def inequalities(
     return pd.DataFrame(rows).assign(question_id=question.question_id, parameters=parameters)
 
 
-def _gradient_bounds(question: Question, c: Constants, G: Floats) -> list[Inequality]:
+def _gradient_bounds(question: Question, c: Constants, G: Floats) -> list[CheckedInequality]:
     """Gradients and decay rates of single trajectories, by the forward pass."""
     losses = question.losses
     brier = question.brier
@@ -218,20 +218,20 @@ def _gradient_bounds(question: Question, c: Constants, G: Floats) -> list[Inequa
     mass = (rho_hat * losses).sum()
     operator = np.linalg.eigvalsh(G)[-1]
     return [
-        Inequality(
+        CheckedInequality(
             "LM head, lower", "B.3, LM head gradient bounds", c.zeta_minus * c.c_minus**2 * brier, head
         ),
-        Inequality("LM head, upper", "B.3, LM head gradient bounds", head, c.c_plus**2 * brier),
-        Inequality("backbone", "B.3, backbone gradient bound", rest, backbone),
-        Inequality("Lemma 1, C₁ρ* ≤ ρ̂", "B.4", c.c1 * rho, rho_hat),
-        Inequality("Lemma 1, ρ̂ ≤ C₂ρ*", "B.4", rho_hat, c.c2 * rho),
-        Inequality("|ρ̂ - ρ*| ≤ Δ_ρ ρ̂", "B.5", np.abs(rho_hat - rho), c.delta_rho * rho_hat),
-        Inequality("Gram entries", "B.3, Gram-matrix entry bound", np.abs(G), entries),
-        Inequality("||G|| ≤ E₊ Σρ̂ℓ", "B.5, Gop-forward-bound", operator, c.e_plus * mass),
+        CheckedInequality("LM head, upper", "B.3, LM head gradient bounds", head, c.c_plus**2 * brier),
+        CheckedInequality("backbone", "B.3, backbone gradient bound", rest, backbone),
+        CheckedInequality("Lemma 1, C₁ρ* ≤ ρ̂", "B.4", c.c1 * rho, rho_hat),
+        CheckedInequality("Lemma 1, ρ̂ ≤ C₂ρ*", "B.4", rho_hat, c.c2 * rho),
+        CheckedInequality("|ρ̂ - ρ*| ≤ Δ_ρ ρ̂", "B.5", np.abs(rho_hat - rho), c.delta_rho * rho_hat),
+        CheckedInequality("Gram entries", "B.3, Gram-matrix entry bound", np.abs(G), entries),
+        CheckedInequality("||G|| ≤ E₊ Σρ̂ℓ", "B.5, Gop-forward-bound", operator, c.e_plus * mass),
     ]
 
 
-def _gain_bounds(question: Question, c: Constants, G: Floats, q: Floats) -> list[Inequality]:
+def _gain_bounds(question: Question, c: Constants, G: Floats, q: Floats) -> list[CheckedInequality]:
     """The gain of weights q over the prior, by the surrogate and the distance from the prior."""
     losses = question.losses
     g_hat = question.surrogate
@@ -248,15 +248,15 @@ def _gain_bounds(question: Question, c: Constants, G: Floats, q: Floats) -> list
     steepness = 2 * operator / losses.min() * (1 + norm / losses.min()) ** 2
     shortfall = (q - prior) @ g_hat - gain
     return [
-        Inequality("Lemma 2, R₁", "B.5", np.abs(error), c.alpha1 * distance + 1),
-        Inequality("Lemma 2, R₂", "B.5", np.abs(remainder), c.alpha2 * distance),
-        Inequality("Hessian by G", "B.5, hessian-bound-G", hessians, steepness),
-        Inequality("Hessian, M", "B.5, M-final", hessians, c.hessian_bound),
-        Inequality("Theorem 1", "B.6", shortfall, (c.alpha1 + c.alpha2) * distance + 1),
+        CheckedInequality("Lemma 2, R₁", "B.5", np.abs(error), c.alpha1 * distance + 1),
+        CheckedInequality("Lemma 2, R₂", "B.5", np.abs(remainder), c.alpha2 * distance),
+        CheckedInequality("Hessian by G", "B.5, hessian-bound-G", hessians, steepness),
+        CheckedInequality("Hessian, M", "B.5, M-final", hessians, c.hessian_bound),
+        CheckedInequality("Theorem 1", "B.6", shortfall, (c.alpha1 + c.alpha2) * distance + 1),
     ]
 
 
-def _score_bounds(question: Question, c: Constants, G: Floats) -> list[Inequality]:
+def _score_bounds(question: Question, c: Constants, G: Floats) -> list[CheckedInequality]:
     """The error of the surrogate, and the loss by the residual."""
     losses = question.losses
     brier = question.brier
@@ -264,16 +264,16 @@ def _score_bounds(question: Question, c: Constants, G: Floats) -> list[Inequalit
     rms = np.sqrt((error**2).mean())
     largest = np.abs(error).max()
     return [
-        Inequality("RMS error of ĝ", "B.8", rms, c.alpha1_rms),
-        Inequality(
+        CheckedInequality("RMS error of ĝ", "B.8", rms, c.alpha1_rms),
+        CheckedInequality(
             "largest error of ĝ", "B.8, ghat-linfty-bound", largest, np.sqrt(question.K) * c.alpha1_rms
         ),
-        Inequality("loss ≥ ½ residual", "A.2, loss-residual", brier / 2, losses),
-        Inequality("loss ≤ ν₊ residual", "A.2, loss-residual", losses, c.nu_plus * brier),
+        CheckedInequality("loss ≥ ½ residual", "A.2, loss-residual", brier / 2, losses),
+        CheckedInequality("loss ≤ ν₊ residual", "A.2, loss-residual", losses, c.nu_plus * brier),
     ]
 
 
-def _shape(question: Question, G: Floats, q: Floats, seed: int) -> list[Inequality]:
+def _shape(question: Question, G: Floats, q: Floats, seed: int) -> list[CheckedInequality]:
     """ρ on segments between weights q, and at the vertices."""
     losses = question.losses
     # Random pairs of the same weights: their segments cross the whole simplex.
@@ -283,8 +283,8 @@ def _shape(question: Question, G: Floats, q: Floats, seed: int) -> list[Inequali
     ends = np.maximum(rates.rate(G, losses, q), rates.rate(G, losses, other))
     highest = rates.single_rates(G, losses).max()
     return [
-        Inequality("quasi-convexity", "B.1", between, ends),
-        Inequality("maximum at a vertex", "B.1, one-hot optimum", rates.rate(G, losses, q), highest),
+        CheckedInequality("quasi-convexity", "B.1", between, ends),
+        CheckedInequality("maximum at a vertex", "B.1, one-hot optimum", rates.rate(G, losses, q), highest),
     ]
 
 

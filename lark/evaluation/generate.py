@@ -14,7 +14,7 @@ import torch
 
 from lark.evaluation import checks, shards
 from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
-from lark.evaluation.shards import Workload
+from lark.evaluation.shards import WantedSamples
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
 from lark.generation.journal import Journal
@@ -42,7 +42,7 @@ def generate(job: Job) -> Work:
     again.
     """
     decoding = job.config.benchmark.decoding
-    workloads: dict[str, Workload] = {}
+    workloads: dict[str, WantedSamples] = {}
     draws: dict[str, Draw] = {}
     """The draw of each shard, by its name."""
     for name, folder in job.outputs.items():
@@ -50,7 +50,7 @@ def generate(job: Job) -> Work:
         if job.is_main:
             write_text(folder / shards.PROBLEMS_FILE, shards.json_lines(map(asdict, problems)))
         ids = tuple(problem.id for problem in problems)
-        workloads[name] = Workload(ids, tuple(decoding.seeds), decoding.samples)
+        workloads[name] = WantedSamples(ids, tuple(decoding.seeds), decoding.samples)
         for problem in problems:
             for seed in decoding.seeds:
                 draws[json.dumps([name, problem.id, seed])] = Draw(name, problem, seed)
@@ -94,7 +94,7 @@ def generate(job: Job) -> Work:
     )
 
 
-def _done(job: Job, workloads: dict[str, Workload]) -> dict[str, set[tuple[str, int]]]:
+def _done(job: Job, workloads: dict[str, WantedSamples]) -> dict[str, set[tuple[str, int]]]:
     """Problems and seeds of each benchmark that have been answered. Only the main process reports damage."""
     done: dict[str, set[tuple[str, int]]] = {}
     for name, workload in workloads.items():

@@ -17,7 +17,7 @@ from lark.errors import LarkError
 from lark.evaluation import checks, shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, benchmark_metrics
-from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, Workload, json_lines, read_lines
+from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, WantedSamples, json_lines, read_lines
 from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
@@ -71,7 +71,7 @@ def collect(job: "Job", counts: "Counts") -> "Counts":
     merged = {}
     for name, folder in job.outputs.items():
         problems = tuple(row["id"] for row in read_lines(folder / PROBLEMS_FILE))
-        workload = Workload(problems, tuple(decoding.seeds), decoding.samples)
+        workload = WantedSamples(problems, tuple(decoding.seeds), decoding.samples)
         merged[name] = {**counts[name], **shards.merge(folder, workload)}
     return merged
 

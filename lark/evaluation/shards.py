@@ -35,7 +35,7 @@ def shard(writer: str) -> str:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WantedSamples:
     """The samples to generate for one benchmark."""
 
     problems: tuple[str, ...]
@@ -59,7 +59,7 @@ class Workload:
         return None
 
 
-def stored(folder: Path, workload: Workload, report: bool = False) -> dict[tuple[str, int], Samples]:
+def stored(folder: Path, workload: WantedSamples, report: bool = False) -> dict[tuple[str, int], Samples]:
     """The valid answers in the shards, by problem and seed. `report`: log which lines are left out."""
     lost: list[str] = []
     answers: dict[tuple[str, int], Samples] = {}
@@ -94,7 +94,7 @@ def merged(folder: Path, report: bool = False) -> bool:
     return is_complete
 
 
-def merge(folder: Path, workload: Workload) -> dict[str, Any]:
+def merge(folder: Path, workload: WantedSamples) -> dict[str, Any]:
     """Merge the shards into `generations.jsonl`: one sample per line, in the benchmark's order. The shards
     are removed.
     """

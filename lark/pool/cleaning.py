@@ -10,7 +10,7 @@ from lark import config as conf
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pool.checks import no_verdict
-from lark.pool.files import Found
+from lark.pool.files import SourceFiles
 from lark.pool.trajectory import Trajectory, verdict
 from lark.printing import some
 from lark.reading.rows import is_invisible
@@ -78,7 +78,7 @@ class Tally:
     damaged: int = 0
     """Trajectories that were damaged on purpose."""
 
-    def found(self, files: Found) -> None:
+    def count_files(self, files: SourceFiles) -> None:
         self.skipped |= files.skipped
         self.notes += files.notes
 

@@ -22,7 +22,7 @@ EXCLUDED = "named in pool.exclude"
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceFiles:
     """The files of a source."""
 
     files: list[Path] = field(default_factory=list)
@@ -47,7 +47,7 @@ def readable(source: Source) -> Iterator[None]:
         ) from error
 
 
-def table_files(source: Source) -> Found:
+def table_files(source: Source) -> SourceFiles:
     """The files of a pool of rows: a file, the files of a folder, or those that match a pattern.
 
     A folder is read without its subfolders, unless all of its files are in subfolders.
@@ -71,7 +71,7 @@ def table_files(source: Source) -> Found:
         skipped |= others
     skipped |= odd
     _check_not_empty(files, skipped, source)
-    return Found(files, skipped)
+    return SourceFiles(files, skipped)
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -96,7 +96,7 @@ def _check_not_empty(files: list[Path], skipped: Mapping[str, str], source: Sour
         )
 
 
-def _in_folder(folder: Path, source: Source) -> Found:
+def _in_folder(folder: Path, source: Source) -> SourceFiles:
     files, skipped = split_excluded(visible_files(folder), folder, source)
     for name, reason in _odd(sorted(folder.rglob("*")), folder).items():
         if not any(is_excluded(name, pattern) for pattern in source.exclude):
@@ -106,12 +106,12 @@ def _in_folder(folder: Path, source: Source) -> Found:
     skipped |= others
     top = [file for file in tables if file.parent == folder]
     if not top:
-        return Found(tables, skipped)
+        return SourceFiles(tables, skipped)
     reason = f"in a subfolder; to read it too, use pool.path={source.path}/**/*"
     for file in tables:
         if file.parent != folder:
             skipped[relative(file, folder)] = reason
-    return Found(top, skipped)
+    return SourceFiles(top, skipped)
 
 
 def _split_tables(files: list[Path], folder: Path) -> tuple[list[Path], dict[str, str]]:

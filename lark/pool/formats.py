@@ -8,7 +8,7 @@ from lark import config as conf
 from lark.config import Source
 from lark.names import is_demo
 from lark.pool.columns import Columns
-from lark.pool.files import Found, readable, table_files, visible_files
+from lark.pool.files import SourceFiles, readable, table_files, visible_files
 from lark.pool.hub import hub_rows, is_remote, snapshot
 from lark.pool.layouts import drafts
 from lark.pool.mixing import naming
@@ -27,20 +27,20 @@ def source_files(pool: conf.Pool) -> list[Path]:
     return files
 
 
-def find(source: Source) -> Found:
+def find(source: Source) -> SourceFiles:
     """The local files of a source, without downloading anything."""
     if is_demo(source.format) or is_remote(source):
-        return Found()
+        return SourceFiles()
     if source.format == "hub":
         with readable(source):
-            return Found(visible_files(Path(str(source.path)).expanduser()))
+            return SourceFiles(visible_files(Path(str(source.path)).expanduser()))
     return rsr_files(source) if source.format == "rsr" else table_files(source)
 
 
-def source_rows(source: Source, empty: set[str]) -> tuple[Found, Iterator[Row]]:
+def source_rows(source: Source, empty: set[str]) -> tuple[SourceFiles, Iterator[Row]]:
     """The rows of a source, and its files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
-        return Found(), hub_rows(source)
+        return SourceFiles(), hub_rows(source)
     if source.format == "rsr":
         if is_remote(source):
             source = replace(source, path=str(snapshot(source)))

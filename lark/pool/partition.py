@@ -163,7 +163,7 @@ def merged(pool: conf.Pool, reports: Sequence[GroupReport]) -> dict[str, Any]:
     """Check what concerns several groups; return the summary of the pool."""
     _check_across(pool, reports)
     tally = Tally()
-    tally.found(table_files(pool))
+    tally.count_files(table_files(pool))
     summary = Summary(pool, tally)
     missing = set(pool.fields)
     questions: set[str] = set()

@@ -144,7 +144,7 @@ def _of_source(source: str, ids: Collection[str]) -> set[str]:
 def _stored(pool: conf.Pool, tally: Tally) -> Iterator[Located]:
     source = SourceReader(pool, tally)
     files, rows = source_rows(pool, tally.empty)
-    tally.found(files)
+    tally.count_files(files)
     yield from source.trajectories(rows)
     check_fields_used(pool, source.missing)
 

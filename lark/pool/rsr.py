@@ -14,7 +14,7 @@ from typing import Any
 from lark.config import Source
 from lark.errors import LarkError
 from lark.pool import files as pool_files
-from lark.pool.files import Found, readable, relative
+from lark.pool.files import SourceFiles, readable, relative
 from lark.pool.hashing import hash64
 from lark.printing import some
 from lark.reading.rows import Row, ending, is_json_list, json_array
@@ -36,12 +36,12 @@ class TeacherFile:
     candidate: str
 
 
-def rsr_files(source: Source) -> Found:
+def rsr_files(source: Source) -> SourceFiles:
     """The pool's files, flat or in a folder per teacher."""
     with readable(source):
         path = Path(source.path or "").expanduser()
         if path.is_file():
-            return Found([path])
+            return SourceFiles([path])
         _check_folder(path, source)
         candidates, skipped = pool_files.split_excluded(pool_files.visible_files(path), path, source)
         lists = [file for file in candidates if _may_be_teachers(relative(file, path))]
@@ -56,7 +56,7 @@ def rsr_files(source: Source) -> Found:
         if file not in files:
             is_selection = pool_files.is_excluded(name, SELECTED)
             skipped[name] = SELECTION_REASON if is_selection else "not a teacher's JSON file"
-    return Found(files, skipped, _check_folders(path, files) if is_nested else [])
+    return SourceFiles(files, skipped, _check_folders(path, files) if is_nested else [])
 
 
 def _may_be_teachers(name: str) -> bool:

@@ -35,7 +35,7 @@ SETTINGS = composed(
     "benchmark.decoding.temperature=1.5",
 )
 MACHINE = Machine("cpu", 1, 1, 1)
-PLAN = shards.Workload(
+PLAN = shards.WantedSamples(
     tuple(problem.id for problem in load("demo_words", SETTINGS.benchmark.tasks["demo_words"])), (0, 1), 2
 )
 
