@@ -1,0 +1,78 @@
+"""Questions asked in messages instead of token ids: the interface to teachers, local or behind an endpoint.
+
+A student is asked with the exact tokens that it was trained on (`engine.py`). A teacher writes in its own chat
+format, and an endpoint accepts nothing but messages.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question to a teacher, and how many independent samples of its answer are wanted."""
+
+    messages: tuple[Mapping[str, str], ...]
+    """Chat messages with `role` and `content`; the last one is the user's."""
+    seed: int
+    """Seed of the first sample; further samples count up from it."""
+    samples: int = 1
+
+
+@dataclass(frozen=True)
+class AskSampling:
+    """Sampling parameters of a teacher, the same for all questions of a call."""
+
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    logprobs: bool = False
+    """Whether the log-probability of every generated token is asked for."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sample of a teacher's answer."""
+
+    text: str
+    """The answer as the teacher gave it, without the reasoning that is returned apart."""
+    reasoning: str | None
+    """Reasoning that came apart from the answer, or was separated from it by the teacher's tags. None: there
+    is none, or it is part of the text.
+    """
+    finish_reason: str
+    """"stop" (it ended itself) or "length" (it was cut off)."""
+    n_tokens: int
+    """Generated tokens, reasoning included."""
+    n_prompt_tokens: int
+    model: str
+    """The model as it names itself; a folder's name for local teachers."""
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question that this teacher does not answer, however often it is asked."""
+
+    reason: str
+    """One word that failures are counted by: "content_filter", "too_long", "empty", …"""
+    detail: str
+    """A sentence for the person, without credentials."""
+
+
+class Teacher(Protocol):
+    """A running teacher."""
+
+    def ask(
+        self, asks: Sequence[Ask], sampling: AskSampling
+    ) -> Iterator[tuple[int, list[Reply] | Failure]]:
+        """Yield (index of the question, its replies or why there are none), in any order, as soon as they are
+        complete. Raise a LarkError for what no further question can survive: a wrong key, an unknown model, a
+        closed port.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free memory and connections, and end every process that was started."""
+        ...
