@@ -3,8 +3,8 @@
 Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
         python -m experiments render table1 [scale=paper] [key=value ...]   render finished results only
-        python -m experiments submit table1 hardware=ray|slurm [...]        run it on a cluster, each step once
-        python -m experiments status [table1] [timeline] [outputs=...]      done, running, waiting, failed, left
+        python -m experiments submit table1 hardware=ray|slurm [...]        on a cluster, each step once
+        python -m experiments status [table1] [timeline] [outputs=...]      done, running, waiting, failed
         python -m experiments run all                                       run every experiment of the paper
 """
 

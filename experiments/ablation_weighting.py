@@ -5,7 +5,8 @@ from experiments.harness.report import Report
 from experiments.harness.sweep import Sweep
 
 LABELS = {
-    "uniform": "uniform", "proportional": "proportional", "softmax": "softmax", "kl": "KL", "chi2": "χ² (LARK)",
+    "uniform": "uniform", "proportional": "proportional", "softmax": "softmax",
+    "kl": "KL", "chi2": "χ² (LARK)",
 }  # fmt: skip
 
 

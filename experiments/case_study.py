@@ -132,7 +132,8 @@ def _hardest(tokens: pd.DataFrame) -> Table:
     share = top["residual"].sum() / tokens["residual"].sum()
     drawn = int(top["position"].isin(window(tokens)["position"]).sum())
     where = "" if len(tokens) <= SHOWN_TOKENS else f"; (b) shows {drawn} of them"
-    caption = f"The eight tokens with the largest residuals account for {share:.0%} of the first choice's sum{where}."
+    hardest = f"The eight tokens with the largest residuals account for {share:.0%}"
+    caption = f"{hardest} of the first choice's sum{where}."
     return Table.of(top, HARDEST, caption)
 
 

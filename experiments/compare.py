@@ -164,10 +164,10 @@ def render(sweep: Sweep) -> Report:
 
 CAPTION = (
     "Each entrant is trained with several seeds on the same questions and measured on the same problems."
-    " Intervals are over problems and training seeds. A difference is called significant if chance would produce any"
-    " such difference among all entrants in at most 5% of comparisons; other differences are ties as far as"
-    " this comparison can tell. It says which method suits this student, this pool and this recipe, at this"
-    " size; not which is best elsewhere."
+    " Intervals are over problems and training seeds. A difference is called significant if chance would"
+    " produce any such difference among all entrants in at most 5% of comparisons; other differences are ties"
+    " as far as this comparison can tell. It says which method suits this student, this pool and this recipe,"
+    " at this size; not which is best elsewhere."
 )
 
 

@@ -36,9 +36,9 @@ def render(sweep: Sweep) -> Report:
     config = sweep.trials[0].config
     caption = (
         f"Benchmark problems ({config.benchmark.name}) whose highest character 8-gram Jaccard similarity with"
-        f" a question of the pool ({config.pool.name}) is 1 after normalisation (exact), or at least 0.4, 0.7, 0.85; an exact match"
-        " counts in every column. The paper finds no exact match among 811 problems, 31 at 0.4, 8 at 0.7 and"
-        " 1 at 0.85, all in MATH levels 2 to 5, and none of them is a leak."
+        f" a question of the pool ({config.pool.name}) is 1 after normalisation (exact), or at least 0.4,"
+        " 0.7, 0.85; an exact match counts in every column. The paper finds no exact match among 811"
+        " problems, 31 at 0.4, 8 at 0.7 and 1 at 0.85, all in MATH levels 2 to 5, and none of them is a leak."
     )
     folder = sweep.folder(sweep.trials[0], CONTAMINATION_TABLE)
     if folder is None:

@@ -52,8 +52,8 @@ def render(sweep: Sweep) -> Report:
         counts = sweep.store.manifest(artifact).counts
         where = (
             f"Measured on {counts['device']}, {counts['trajectories']} trajectories of"
-            f" {counts['mean_tokens']:,.0f} response tokens on average, all methods in one process, in rotating"
-            " order; the median over rounds of each trajectory, averaged. "
+            f" {counts['mean_tokens']:,.0f} response tokens on average, all methods in one process, in"
+            " rotating order; the median over rounds of each trajectory, averaged. "
         )
     judge = "the judge is that of method.judge"
     if folder is not None and "llm_judge" not in ours.index:

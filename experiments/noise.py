@@ -36,14 +36,15 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) of students trained at B={config.budget.per_question} on"
-            " selections from pools with damaged candidates. Damaged: the share of the pool's candidates"
-            " whose text differs from the pool without damage. Wrong answers: a digit of the final answer or"
-            " the letter of a choice is changed, or a digit is appended; the reasoning is not changed. The"
-            " paper's pool has only correct candidates, which it names as a limitation. One training run and"
-            " one decoding seed per point: differences of a few points are within the spread of training"
-            " seeds (make seeds). None of these methods looks at answers. pool.correct_only=true drops wrong"
-            " answers that a pool comes with; this damage is done afterwards."
+            f"Acc@{samples} (percent, average of the benchmarks) of students trained at"
+            f" B={config.budget.per_question} on selections from pools with damaged candidates. Damaged: the"
+            " share of the pool's candidates whose text differs from the pool without damage. Wrong answers:"
+            " a digit of the final answer or the letter of a choice is changed, or a digit is appended; the"
+            " reasoning is not changed. The paper's pool has only correct candidates, which it names as a"
+            " limitation. One training run and one decoding seed per point: differences of a few points are"
+            " within the spread of training seeds (make seeds). None of these methods looks at answers."
+            " pool.correct_only=true drops wrong answers that a pool comes with; this damage is done"
+            " afterwards."
         ),
         data=data,
         tables=[

@@ -203,10 +203,10 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question}; one thing changes at a time,"
-            " the rest is the recipe. One training run and one decoding seed per point, so differences of a"
-            " few points between methods are within the spread of training seeds (make seeds). Strength:"
-            " checkpoints of the student's pretraining, or other students."
+            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question}; one thing"
+            " changes at a time, the rest is the recipe. One training run and one decoding seed per point, so"
+            " differences of a few points between methods are within the spread of training seeds (make"
+            " seeds). Strength: checkpoints of the student's pretraining, or other students."
         ),
         data=data,
         tables=[_table(data)],

@@ -76,11 +76,11 @@ def render(sweep: Sweep) -> Report:
     return Report(
         title=TITLE,
         caption=(
-            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question} of students that differ only"
-            " in the training seed, which decides the order of trajectories. One decoding seed, so runs of a"
-            " method also differ by their sampled answers. The selection is the same in all runs of a"
-            " method, also for Random: its spread over other random selections is not part of this. The"
-            " paper has one training run per cell and names this as a limitation."
+            f"Acc@{samples} (percent, average of the benchmarks) at B={config.budget.per_question} of"
+            " students that differ only in the training seed, which decides the order of trajectories. One"
+            " decoding seed, so runs of a method also differ by their sampled answers. The selection is the"
+            " same in all runs of a method, also for Random: its spread over other random selections is not"
+            " part of this. The paper has one training run per cell and names this as a limitation."
         ),
         data=data,
         tables=report_tables,
@@ -145,9 +145,9 @@ def _notes(variance: SeedVariance | None, compared: Comparison | None) -> list[s
     if variance is None:
         return []
     notes = [
-        f"Of the variance of single runs, {100 * variance.explained:.0f}% is within methods (another seed, other"
-        f" sampled answers) and {100 * (1 - variance.explained):.0f}% between them: standard deviations of"
-        f" {np.sqrt(variance.within):.1f} and {np.sqrt(variance.between):.1f} points."
+        f"Of the variance of single runs, {100 * variance.explained:.0f}% is within methods (another seed,"
+        f" other sampled answers) and {100 * (1 - variance.explained):.0f}% between them: standard deviations"
+        f" of {np.sqrt(variance.within):.1f} and {np.sqrt(variance.between):.1f} points."
     ]
     if compared is not None and compared.seed_deviation is not None:
         notes.append(

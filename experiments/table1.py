@@ -102,7 +102,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
-    """A table in the paper's layout: one row per student and method, with the benchmarks under each budget."""
+    """A table in the paper's layout: a row per student and method, with the benchmarks under each budget."""
     columns = list(product(sorted(data["budget"].unique()), data["label"].unique()))
     best = data.groupby(["student", "budget", "label"])[value].max()
     rows = []

@@ -53,9 +53,9 @@ def render(sweep: Sweep) -> Report:
         caption=(
             "Each point is a teacher: the mean ĝ of all its trajectories under the untrained student, and"
             f" the accuracy (Acc@{samples}, {label}) of a student trained on {trained_on(sweep)}. Here:"
-            f" {ours}. The paper finds r = {paper['pearson_r']:.2f}, p = {paper['p_value']:.3f} over 11 teachers"
-            f" on AMC{difference}: above {paper['high_accuracy']:g}% for GPT-OSS-20B, GPT-OSS-120B, Phi-4-R+ and"
-            f" QwQ-32B, below {paper['low_accuracy']:g}% for Magistral-S and Nemotron."
+            f" {ours}. The paper finds r = {paper['pearson_r']:.2f}, p = {paper['p_value']:.3f} over 11"
+            f" teachers on AMC{difference}: above {paper['high_accuracy']:g}% for GPT-OSS-20B, GPT-OSS-120B,"
+            f" Phi-4-R+ and QwQ-32B, below {paper['low_accuracy']:g}% for Magistral-S and Nemotron."
         ),
         data=data.assign(
             pearson_r=r,
@@ -100,8 +100,8 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 
 def trained_on(sweep: Sweep) -> str:
-    """The trajectories that students are trained on. If a teacher has more than B rollouts of a question, B are selected
-    and weighted.
+    """The trajectories that students are trained on. If a teacher has more than B rollouts of a question, B
+    are selected and weighted.
     """
     table = candidates(sweep, sweep.trials[0])
     budget = sweep.trials[0].config.budget.per_question
@@ -131,8 +131,8 @@ def _grace_note(sweep: Sweep, judged: pd.DataFrame, rank: float) -> str:
         ours = f"Spearman ρ = {rank:.2f} with the accuracy, over {len(judged)} teachers".replace("-", "−")
     return (
         "GRACE (Panigrahi et al., 2026) is computed from the student's gradients on each teacher's"
-        f" trajectories of up to {questions} questions; lower is better, so it predicts well if its correlation"
-        f" is negative. Here: {ours}. The source reports |ρ| of up to 0.86 for its"
+        f" trajectories of up to {questions} questions; lower is better, so it predicts well if its"
+        f" correlation is negative. Here: {ours}. The source reports |ρ| of up to 0.86 for its"
         " students on GSM8K and MATH. G-Norm is the mean norm of these gradients. Both use the sketched"
         " gradients of the output projections and the head (`analysis.name=grace`)."
     )

@@ -67,9 +67,9 @@ def render(sweep: Sweep) -> Report:
     violated = int((~checked["holds"]).sum())
     outcome = f"{violated} of {len(checked)} are violated." if violated else "All hold."
     caption = (
-        f"Constants of App. A-B for {counted(len(constants), 'question')}, and {checked['inequality'].nunique()}"
-        " inequalities, each where it is tightest (over trajectories, or over vertices, the path of q̂(B)"
-        f" and samples of the simplex). {outcome} {PAPER}"
+        f"Constants of App. A-B for {counted(len(constants), 'question')}, and"
+        f" {checked['inequality'].nunique()} inequalities, each where it is tightest (over trajectories, or"
+        f" over vertices, the path of q̂(B) and samples of the simplex). {outcome} {PAPER}"
     )
     open_ended = jacobians["change"].gt(0.01).mean()
     notes = [

@@ -7,10 +7,13 @@ The names come from the tree that is counted: its declared operations, and its l
 What counts, in lark/ and experiments/ (not in lark/demo and experiments/bench):
 
 - declaration: `Operation("score", …)`; in trees without that class, `Step("score", …)`
-- comparison: ==, !=, in, is or `case` of something that may hold a name (`SUBJECTS`) with a name; or of anything with an
-  operation (`operation is TRAIN`, `stage == TRAIN.stage`), a kind (`kind == METRICS`) or a constant that holds a name
-- table: a dict, tuple, list or set at least half of which are names, or that extends such a table (`("student", *STAGES)`)
-- lookup: access to such a table by a name, `SOURCES["text"]`, or a call of a function that does it, `kind_of("text")`
+- comparison: ==, !=, in, is or `case` of something that may hold a name (`SUBJECTS`) with a name; or of
+  anything with an operation (`operation is TRAIN`, `stage == TRAIN.stage`), a kind (`kind == METRICS`) or a
+  constant that holds a name
+- table: a dict, tuple, list or set at least half of which are names, or that extends such a table
+  (`("student", *STAGES)`)
+- lookup: access to such a table by a name, `SOURCES["text"]`, or a call of a function that does it,
+  `kind_of("text")`
 
 Names of columns (`row["score"]`), of a step's inputs and outputs (`job.inputs["pool"]`) and of
 configuration keys do not count, nor does passing an operation or a kind to a function.

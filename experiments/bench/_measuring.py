@@ -23,7 +23,7 @@ def with_threads(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """Seconds and result of a call. With one thread they are processor time, which other jobs disturb less."""
+    """Seconds and result of a call; with one thread, of processor time, which other jobs disturb less."""
     # Chosen once: vLLM's engine changes the number of threads.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()

@@ -4,7 +4,7 @@ usual ways.
 Run as: python -m experiments.bench.scoring [--quick] [--threads 1]
 Time: about 10 minutes on 2 idle cores, 1 minute with --quick. On a busy machine use --threads 1: it then
 measures the processor time of one thread, which other jobs disturb less, and takes twice as long.
-Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), and under 256 MiB.
+Expect: `ours` at most 1.00 times the bare forward pass to logits (1.25 without a compiler), under 256 MiB.
 Writes scoring.csv and scoring.png to outputs/bench.
 
 Models: random weights in fp32, in the shapes of SmolLM2-135M (V = 49,152) and Qwen2.5-0.5B (V = 151,936) with
@@ -108,7 +108,7 @@ def nll(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
 
 
 def nll_and_top_50_residual(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
-    """Brier over the 50 largest logits, renormalised, as the authors' released code does: an approximation."""
+    """Brier over the 50 largest logits, renormalised as in the authors' released code: an approximation."""
     logits, loss = nll(hidden, targets, head)
     values, words = logits.topk(50, dim=-1)
     gap = values.softmax(-1) - (words == targets[:, None]).float()

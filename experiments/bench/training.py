@@ -3,10 +3,10 @@
 Run as: python -m experiments.bench.training [--quick]
 Time: about 12 minutes of one core, 1 minute with --quick (smaller parts (ii) and (iii)). Times are processor
 time of one thread.
-Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the loss
-needs a small fraction of the memory of full logits. On one core packs are as fast as trajectories one by one,
-and nearly three times as fast as padded batches in the order of the shuffle (measured: 4,910, 5,069 and 1,779
-tokens/s): one trajectory keeps a core busy, so packing only saves padding there.
+Expect: at 5,000 log-normal lengths at least 99% of the slots used in under 1 s (next-fit: about 86%); the
+loss needs a small fraction of the memory of full logits. On one core packs are as fast as trajectories one by
+one, and nearly three times as fast as padded batches in the order of the shuffle (measured: 4,910, 5,069 and
+1,779 tokens/s): one trajectory keeps a core busy, so packing only saves padding there.
 Writes training.csv and training.png to outputs/bench.
 """
 

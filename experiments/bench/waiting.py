@@ -2,8 +2,8 @@
 
 Run as: python -m experiments.bench.waiting [--quick]
 Time: 10 seconds, 3 seconds with --quick (60 global batches instead of 240).
-Expect: with packs balanced by cost, waiting of at most 10% of training (7B) and 13% (1.5B) on 8 GPUs and 23% (7B)
-on 16, where packs balanced by tokens wait 19%, 26% and 31%; at most 5 ms of processor time per global batch.
+Expect: with packs balanced by cost, waiting of at most 10% of training (7B) and 13% (1.5B) on 8 GPUs and 23%
+(7B) on 16, where packs balanced by tokens wait 19%, 26% and 31%; 5 ms of processor time per batch at most.
 Writes outputs/bench/waiting.csv.
 
 With ZeRO, processes wait for the costliest pack of each micro-step. The cost of a pack is that of

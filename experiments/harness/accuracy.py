@@ -72,7 +72,7 @@ def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
 
 
 def bars(data: pd.DataFrame, variant: str, ours: str, samples: int) -> Figure:
-    """Groups of bars: one group per benchmark, one bar per variant, with the standard deviation over seeds."""
+    """One group of bars per benchmark, one bar per variant, with the standard deviation over seeds."""
     figure, (axes,) = panels(width=7.2)
     labels = list(data["label"].unique())
     variants = list(data[variant].unique())

@@ -64,15 +64,16 @@ def has_scale(scale: str, scales: Sequence[str], title: str) -> None:
 def has_trials(batch: Sequence[Sequence[str]], swept: Sequence[str]) -> None:
     if not batch:
         raise LarkError(
-            f"{' '.join(swept)}: the sweep has no trials. The second number of range() is excluded: use a higher"
-            " one."
+            f"{' '.join(swept)}: the sweep has no trials. The second number of range() is excluded: use a"
+            " higher one."
         )
 
 
 SET_BY_COMPARISON = {
     "pool.questions": "pool.questions has no effect on a comparison: set compare.questions instead.",
     "training.seed": (
-        "training.seed has no effect on a comparison, which sets the seeds itself: compare.seeds says how many."
+        "training.seed has no effect on a comparison, which sets the seeds itself:"
+        " compare.seeds says how many."
     ),
     "stages": "stages has no effect on a comparison, which trains and evaluates every entrant. Leave it out.",
 }

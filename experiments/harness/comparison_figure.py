@@ -1,4 +1,4 @@
-"""The figure of a comparison: its runs, the differences to the leader, and the loss as a cheaper criterion."""
+"""The figure of a comparison: its runs, the differences to the leader, and loss as a cheaper criterion."""
 
 from math import isnan
 from typing import Any

@@ -168,11 +168,11 @@ def _trimmed(full: Schedule, fitted: Schedule) -> list[str]:
 
 def _too_long(smallest: Schedule, hours: float, limit: float) -> str:
     return (
-        f"compare.budget_hours={limit:g}: {len(smallest.entrants)} entrants with {smallest.seeds[-1]} training"
-        f" seeds on {smallest.questions} questions would take {duration(3600 * hours)} by the planner's"
-        f" estimate, and the limit is {duration(3600 * limit)}. Raise it, or make a run shorter:"
-        " training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora,"
-        " a shorter student.max_length."
+        f"compare.budget_hours={limit:g}: {len(smallest.entrants)} entrants with {smallest.seeds[-1]}"
+        f" training seeds on {smallest.questions} questions would take {duration(3600 * hours)} by the"
+        f" planner's estimate, and the limit is {duration(3600 * limit)}. Raise it, or make a run shorter:"
+        " training.epochs, benchmark.decoding.samples, benchmark.decoding.max_new_tokens, training=lora, a"
+        " shorter student.max_length."
     )
 
 

@@ -85,8 +85,8 @@ class Game:
         announce: Callable[[int, Heat], None] | None = None,
         prepare: Callable[[list[Run]], None] | None = None,
     ) -> "Game":
-        """Go through the heats. `prepare` may make the runs of a heat before `perform` is called with them one
-        by one, in any order; `announce` is called with each heat when it is judged.
+        """Go through the heats. `prepare` may make the runs of a heat before `perform` is called with them
+        one by one, in any order; `announce` is called with each heat when it is judged.
         """
 
         def train(running: Sequence[str], first: int, last: int) -> Results | None:
@@ -130,14 +130,14 @@ class Game:
             self.failed[entrant.name] = error
 
     def _out_of_time(self, new_runs: int) -> bool:
-        """Stop before a heat that would exceed compare.budget_hours, by the time that the runs so far took."""
+        """Stop before a heat that would exceed compare.budget_hours, given the time of the runs so far."""
         limit = self.contest.config.compare.budget_hours
         hours = self.seconds / 3600 / self.schedule.lanes * (1 + new_runs / len(self.runs))
         if not limit or hours <= limit:
             return False
         self.stopped = (
-            f"It ended after heat {len(self.heats)} of {len(self.schedule.seeds)}: with the next, it would have"
-            f" taken {hours:.1f} hours, more than compare.budget_hours={limit:g}."
+            f"It ended after heat {len(self.heats)} of {len(self.schedule.seeds)}: with the next, it would"
+            f" have taken {hours:.1f} hours, more than compare.budget_hours={limit:g}."
         )
         return True
 

@@ -1,4 +1,4 @@
-"""Successive halving: all entrants start with a few training seeds, the better half continues with more. Pure.
+"""Successive halving: all entrants start with a few training seeds, the better half gets more. Pure.
 
 After each heat, all entrants are compared with all their seeds so far (`paired.compare`). A difference that
 is called significant in any heat stays significant. With L heats, each has an error of 5%/L over all its
@@ -27,7 +27,7 @@ Results = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class Design:
-    """Training seeds of an entrant after each heat, such as (2, 4, 8); does the lower half stop after each?"""
+    """Training seeds of an entrant after each heat, such as (2, 4, 8); does the lower half stop each time?"""
 
     seeds: tuple[int, ...]
     halve: bool = True

@@ -8,7 +8,7 @@ entrants. With random seeds and random problems,
 where b_m· may be correlated between entrants (a hard problem is hard for all), so differences are taken per
 problem. The difference of two entrants' means has the variance
 
-    V_ij = Var_p(z_ip - z_jp) / P + σ_a² (1/S_i + 1/S_j),        z_mp: mean of an entrant's seeds on a problem,
+    V_ij = Var_p(z_ip - z_jp) / P + σ_a² (1/S_i + 1/S_j),       z_mp: mean of an entrant's seeds on a problem,
 
 whose first term contains b and e, and whose second term contains what changes all answers of a training run
 together. Two or three seeds cannot estimate a variance, so σ_a² is pooled over all entrants: it is the

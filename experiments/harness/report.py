@@ -253,8 +253,9 @@ def _scale_note(sweep: Sweep) -> str:
     if is_demo(sweep.scale):
         size = "This is the demo, a miniature"
     return (
-        f"{size} (student {students}): it shows that the code works and does not reproduce the paper's results. "
-        "Numbers that are called the paper's are printed in the paper, measured on its students and data."
+        f"{size} (student {students}): it shows that the code works and does not reproduce the paper's"
+        " results. Numbers that are called the paper's are printed in the paper, measured on its students and"
+        " data."
     )
 
 

@@ -103,11 +103,14 @@ def _outcome(game: Game, last: Heat) -> str:
     else:
         lead = f"{_entrant(comparison, units, last.leader)} leads by {criterion}."
     if comparison.seed_deviation is None:
-        return f"{lead} With one training seed each, no difference can be called significant: raise compare.seeds."
+        return (
+            f"{lead} With one training seed each, no difference can be called significant:"
+            " raise compare.seeds."
+        )
     if comparison.problems < comparison.least_problems:
         return (
-            f"{lead} With {comparison.problems} problems, no difference can be called significant: use at least"
-            f" {comparison.least_problems} (compare.questions, compare.held_out)."
+            f"{lead} With {comparison.problems} problems, no difference can be called significant: use at"
+            f" least {comparison.least_problems} (compare.questions, compare.held_out)."
         )
     if is_level(comparison):
         return lead

@@ -1,4 +1,4 @@
-"""Steps as tasks of a Ray cluster. All are submitted at once, each with the references of the tasks before it.
+"""Steps as tasks of a Ray cluster, submitted at once, each with the references of the tasks before it.
 
 Ray starts a task when these are done and its GPUs and cores are free on a node, and starts it again
 elsewhere if the node is lost. A task only starts the step's process, and ends with it; the step resumes from

@@ -46,7 +46,8 @@ def _check_planned(pipeline: Pipeline, step: SweepStep) -> None:
     """Refuse a step that is not in the plan of its own configuration."""
     if not pipeline.steps:
         raise LarkError(
-            f"{step.name}: its inputs or the code have changed since it was submitted. Submit the sweep again."
+            f"{step.name}: its inputs or the code have changed since it was submitted."
+            " Submit the sweep again."
         )
 
 

@@ -165,7 +165,7 @@ def stem(problem: Problem) -> str:
 
 
 def summary(audited: pd.DataFrame) -> pd.DataFrame:
-    """Table 2: problems at or above each threshold, per benchmark (per level if it has levels) and in total."""
+    """Table 2: problems at or above each threshold, per benchmark (per level if it has any) and in total."""
     groups: dict[str, pd.DataFrame] = {}
     for label, rows in audited.groupby("benchmark", sort=False):
         if rows["level"].isna().any():

@@ -35,7 +35,7 @@ def diagonal_score(gram: Floats, losses: Floats) -> Floats:
 
 
 def surrogate_score(brier: Floats, losses: Floats) -> Floats:
-    """g-hat, eq. (ghat-closed): the forward-pass proxy ρ̂_k = Brier_k / ℓ_k for the exact rates (decision 1)."""
+    """g-hat, eq. (ghat-closed): ρ̂_k = Brier_k / ℓ_k, a forward-pass proxy of exact rates (decision 1)."""
     return learnability_score(losses, brier / losses, np.zeros(len(losses), dtype=np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Δρ(q) = ρ(q) - ρ(p) over the simplex of a question, on the plane that fits the path of q̂(B) (paper, Fig. 3a).
+"""Δρ(q) = ρ(q) - ρ(p) over the simplex of a question, on the plane of the path of q̂(B) (paper, Fig. 3a).
 
 The plane goes through the prior p along the first two principal components of q̂(B) - p, B = 1..K-1. Many q
 of the simplex project to the same point of it; the one that is drawn is the closest to p, i.e. with the
@@ -131,7 +131,7 @@ def principal_plane(deviations: Floats) -> tuple[Floats, float]:
 
 
 def lift(plane: Floats, point: Floats) -> Floats:
-    """The q of the simplex that projects to `point` and is closest to p: a least-squares problem with q ≥ 0."""
+    """The q of the simplex that projects to `point` and is closest to p: least squares with q ≥ 0."""
     K = plane.shape[1]
     prior = rates.uniform(K)
     constraints = np.concatenate([plane, np.ones((1, K))])

@@ -66,7 +66,7 @@ class Question:
 
     @property
     def mean_cosine(self) -> float:
-        """Mean cosine of two different trajectories' gradients: 0 where the diagonal approximation is exact."""
+        """Mean cosine of two different trajectories' gradients; 0 if the diagonal approximation is exact."""
         norms = np.sqrt(np.diagonal(self.gram.gram))
         cosines = self.gram.gram / np.outer(norms, norms)
         return float((cosines.sum() - self.K) / (self.K * (self.K - 1)))

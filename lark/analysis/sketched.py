@@ -61,7 +61,7 @@ def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[T
 
 
 def quick_gram(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> Gram:
-    """The Gram matrix of sketched gradients: of the output projections and the head, not of all parameters."""
+    """The Gram matrix of sketched gradients: those of output projections and head, not of all parameters."""
     candidates = Candidates.of(sketched(sketcher, encoded, job))
     return Gram(candidates.layers, candidates.head, np.zeros_like(candidates.head))
 

@@ -169,7 +169,7 @@ class CheckedInequality:
     right: Floats | np.floating | float
 
     def tightest(self) -> dict[str, float | bool]:
-        """The point where right exceeds left the least, relative to right. Zeros on both sides are allowed."""
+        """The point where right exceeds left the least, relative to right. Both sides may be zero."""
         pair = np.broadcast_arrays(self.left, self.right)
         left, right = np.stack(pair).reshape(2, -1).astype(np.float64)
         slack = np.divide(

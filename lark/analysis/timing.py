@@ -47,7 +47,7 @@ Scorer = Callable[[LoadedStudent, Encoded, Job], object]
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Time every method on the same trajectories: `cost.parquet`, one row per method, round and trajectory."""
+    """Time every method on the same trajectories: `cost.parquet`, a row per method, round and trajectory."""
     device = start_torch(job)
     settings = job.config.student
     chat = load_chat(job.weights, settings, job.config.pool.turns == "last")

@@ -1,4 +1,4 @@
-"""Count the work that was lost with nodes and processes of a cluster, for the log. crew.py handles the losses."""
+"""Count the work lost with nodes and processes of a cluster, for the log. crew.py handles the losses."""
 
 from dataclasses import dataclass
 

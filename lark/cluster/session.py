@@ -121,7 +121,8 @@ def _described(ray: Any, address: str, folder: Path | None) -> dict[str, Any]:
         else:
             ray.init(
                 address, num_cpus=usable_cores(), num_gpus=visible_gpus(), include_dashboard=False,
-                object_store_memory=STORE_BYTES, _node_ip_address=LOOPBACK, _temp_dir=ray_root(folder), **quiet,
+                object_store_memory=STORE_BYTES, _node_ip_address=LOOPBACK, _temp_dir=ray_root(folder),
+                **quiet,
             )  # fmt: skip
         nodes = [asdict(node) for node in alive(ray.nodes())]
         return {"address": ray.get_runtime_context().gcs_address, "nodes": nodes}

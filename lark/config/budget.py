@@ -38,7 +38,7 @@ class Budget:
 
     @property
     def limit(self) -> int | None:
-        """The number of trajectories or of tokens across all questions; None if the budget is per question."""
+        """The number of trajectories or tokens across all questions; None if the budget is per question."""
         if self.total is not None:
             return quantity("budget.total", self.total)
         return None if self.tokens is None else quantity("budget.tokens", self.tokens)

@@ -120,7 +120,8 @@ def no_pickles(argument: str) -> None:
     flag = argument.partition("=")[0]
     if len(flag) > len("--e") and "--experimental-rerun".startswith(flag):  # argparse accepts its beginning
         raise LarkError(
-            f"{flag}: it would load a pickle, which can execute code. Run the command that made the run again."
+            f"{flag}: it would load a pickle, which can execute code."
+            " Run the command that made the run again."
         )
 
 

@@ -189,8 +189,8 @@ class Scoring:
     shard_tokens: int = 2_000_000
     """A killed scoring run loses at most one shard of about this many tokens."""
     liger: bool = True
-    """Liger's fused RoPE, RMSNorm and SwiGLU in the forward pass, on GPUs in half precision. Like the shape of
-    a batch, it changes rounding only, so it is not part of any fingerprint (decision 15). False: as scores
+    """Liger's fused RoPE, RMSNorm and SwiGLU in the forward pass, on GPUs in half precision. Like the shape
+    of a batch, it changes rounding only, so it is not part of any fingerprint (decision 15). False: as scores
     were computed before this setting existed, to the last bit.
     """
 

@@ -121,8 +121,8 @@ def register() -> None:
 
 
 IN_FOLDER = {
-    "student", "method", "method.reverse", "budget", "budget.size", "budget.total", "budget.tokens", "experiment",
-    "scale", "outputs", "stages", "force", "dry_run",
+    "student", "method", "method.reverse", "budget", "budget.size", "budget.total", "budget.tokens",
+    "experiment", "scale", "outputs", "stages", "force", "dry_run",
 }  # fmt: skip
 """Overrides that are already in the run folder's name, or that do not change the run."""
 

@@ -64,8 +64,8 @@ class HeldOut:
 @dataclass
 class Training:
     """Weighted SFT. Settings that can change the trained weights are in the checkpoint's fingerprint
-    (`SPEED_ONLY` in pipeline/fingerprints.py lists those that cannot); settings that only concern the machine are in
-    `hardware`.
+    (`SPEED_ONLY` in pipeline/fingerprints.py lists those that cannot); settings that only concern the machine
+    are in `hardware`.
     """
 
     name: str = MISSING

@@ -146,7 +146,8 @@ def _write(numbers: list[int], operators: list[str]) -> str:
 
 
 PEOPLE = (
-    ("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"), ("Leo", "He"),
+    ("Tom", "He"), ("Ana", "She"), ("Ben", "He"), ("Mia", "She"), ("Sam", "He"), ("Eva", "She"),
+    ("Leo", "He"),
 )  # fmt: skip
 THINGS = ("coins", "apples", "cards", "books", "pens", "shells")
 EVENTS = {

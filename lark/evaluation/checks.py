@@ -39,9 +39,9 @@ def _is_letter(answer: str, where: str, name: str) -> None:
     text = answer.strip()
     if len(text) != 1 or text.upper() not in OPTION_LETTERS:
         raise LarkError(
-            f"{where}: the answer {_quoted(answer)} is not the letter of a choice (A to {OPTION_LETTERS[-1]}),"
-            " so no response would be right. Fix the row, name the columns of the wrong options in"
-            f" benchmark.tasks.{name}.distractor_fields, or set another answer_format."
+            f"{where}: the answer {_quoted(answer)} is not the letter of a choice (A to"
+            f" {OPTION_LETTERS[-1]}), so no response would be right. Fix the row, name the columns of the"
+            f" wrong options in benchmark.tasks.{name}.distractor_fields, or set another answer_format."
         )
 
 
@@ -73,8 +73,8 @@ def enough_letters(wrong: Sequence[str], where: str) -> None:
 
 
 def _meaning(option: str) -> str:
-    """A form that equal options share: numbers by their value, and words in any case. Case counts in formulas,
-    symbols and genotypes (AaBb).
+    """A form that equal options share: numbers by their value, and words in any case. Case counts in
+    formulas, symbols and genotypes (AaBb).
     """
     number = canonical_number(option)
     if number is not None:
@@ -149,8 +149,8 @@ def installed_datasets(name: str) -> None:
     """Refuse a hub dataset where its library is not installed."""
     if importlib.util.find_spec("datasets") is None:
         raise LarkError(
-            f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to a"
-            " file."
+            f"benchmark {name} is a hub dataset: pip install datasets, or set benchmark.tasks.{name}.path to"
+            " a file."
         )
 
 

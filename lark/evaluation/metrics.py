@@ -1,4 +1,4 @@
-"""Compute the numbers of a table from the grades of single samples. Pure. Shares and accuracies are in percent.
+"""Compute the numbers of a table from the grades of single samples. Pure. Shares and accuracies in percent.
 
 Shapes: S decoding seeds, N problems, k samples per problem and seed (3, 30 to 500, and 5 in the paper).
 """
@@ -25,7 +25,7 @@ class GradedSample:
     truncated: bool
     """True if it was cut off at the length limit."""
     boxed: bool
-    """True if the grader's extraction found an answer (`extract_boxed`; under verify `extract_boxed_list`)."""
+    """Did the grader's extraction find an answer? (`extract_boxed`; under verify `extract_boxed_list`.)"""
     level: int | None = None
     """The problem's difficulty, if the benchmark has levels (MATH-500: 1 to 5)."""
 

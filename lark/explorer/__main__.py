@@ -49,8 +49,8 @@ def _serve(words: list[str]) -> None:
     address = f"http://{host}:{port}/?token="
     if not access.is_loopback:
         log.warning(
-            "Warning: --host %s makes this server reachable from other machines, without encryption. Everyone who has the address "
-            "below can read all texts and results in %s.",
+            "Warning: --host %s makes this server reachable from other machines, without encryption. Everyone"
+            " who has the address below can read all texts and results in %s.",
             options.host,
             root,
         )
@@ -118,7 +118,8 @@ def _export(words: list[str]) -> None:
     target = Path(options.to).expanduser()
     files, size = export(Context(_store(options.outputs)), target, options.questions, ids)
     log.info(
-        "%s: %s files, %.1f MB. Any static web server can serve them; to look at them here:\n\n  python -m http.server -d %s",
+        "%s: %s files, %.1f MB. Any static web server can serve them; to look at them here:\n\n"
+        "  python -m http.server -d %s",
         target,
         f"{files:,}",
         size / 1e6,

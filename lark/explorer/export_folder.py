@@ -103,7 +103,8 @@ def _check(target: Path) -> None:
     else:
         problem = (
             "this folder has other files, or files that were changed since they were exported:"
-            f" {some(names, SHOWN)}. Give a new folder, or move them away; an unchanged earlier export is replaced."
+            f" {some(names, SHOWN)}. Give a new folder, or move them away;"
+            " an unchanged earlier export is replaced."
         )
     raise LarkError(f"--to {target}: {problem}")
 

@@ -1,4 +1,4 @@
-"""Runs as their folders record them: `steps.jsonl` (lark/work/record.py), or, of an older version, the log."""
+"""Runs as their folders record them: in `steps.jsonl` (lark/work/record.py), in older versions the log."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from lark.work.record import RECORD_FILE
 
 LOG = "lark.log"
 STEP = re.compile(
-    r"INFO lark\.(?:runtime|pipeline)\.pipeline: (?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$"
+    r"INFO lark\.(?:runtime|pipeline)\.pipeline: "
+    r"(?P<step>\S.*?)\s+(?P<took>[\d.]+ s|reused)\s+(?P<where>\S.*)$"
 )
 LARGEST = 8 * 2**20
 """Bytes at the end of a record that are read: thousands of runs."""

@@ -166,11 +166,12 @@ def _refusal(host: str, port: int, error: OSError | UnicodeError) -> LarkError:
     reason = getattr(error, "strerror", None) or str(error)
     if _is_about_host(error):
         return LarkError(
-            f"--host {host}: this machine has no such address ({reason}). Leave --host out to be reachable from"
-            " this machine only, or use --host 0.0.0.0 for all of its addresses."
+            f"--host {host}: this machine has no such address ({reason}). Leave --host out to be reachable"
+            " from this machine only, or use --host 0.0.0.0 for all of its addresses."
         )
     return LarkError(
-        f"--port {port}: it cannot be used ({reason}). Choose another one; without --port, a free one is found."
+        f"--port {port}: it cannot be used ({reason}). Choose another one;"
+        " without --port, a free one is found."
     )
 
 

@@ -126,7 +126,7 @@ def _report(to: Path, written: int, contents: Contents, mode: str, target: Targe
     without = " without their weights" if contents.weighted else " (all weights are 1)"
     description = {
         "keep": f"{written} lines with their weights",
-        "repeat": f"{written} lines from {contents.examples} trajectories, repeated in place of their weights",
+        "repeat": f"{written} lines from {contents.examples} trajectories, repeated instead of their weights",
         "drop": f"{written} lines{without}",
     }[mode]
     paragraphs = [f"{to}: {description}, for {target.label}."]

@@ -30,7 +30,8 @@ def require_installed(engine: str, kind: "EngineKind", machine: Machine) -> None
     """Refuse an engine whose package is missing."""
     if kind.package is not None and machine.lacks(kind.package):
         raise LarkError(
-            f"engine={engine}, but it is not installed: {_installation(kind.package, kind)}, or use engine=hf."
+            f"engine={engine}, but it is not installed:"
+            f" {_installation(kind.package, kind)}, or use engine=hf."
         )
 
 

@@ -1,7 +1,7 @@
 """Questions asked in messages instead of token ids: the interface to teachers, local or behind an endpoint.
 
-A student is asked with the exact tokens that it was trained on (`engine.py`). A teacher writes in its own chat
-format, and an endpoint accepts nothing but messages.
+A student is asked with the exact tokens that it was trained on (`engine.py`). A teacher writes in its own
+chat format, and an endpoint accepts nothing but messages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +64,7 @@ class Failure:
 class Teacher(Protocol):
     """A running teacher."""
 
-    def ask(
-        self, asks: Sequence[Ask], sampling: AskSampling
-    ) -> Iterator[tuple[int, list[Reply] | Failure]]:
+    def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Reply] | Failure]]:
         """Yield (index of the question, its replies or why there are none), in any order, as soon as they are
         complete. Raise a LarkError for what no further question can survive: a wrong key, an unknown model, a
         closed port.

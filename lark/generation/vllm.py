@@ -184,8 +184,8 @@ def is_cpu_build() -> bool:
 
 
 def _scheduling(student: config.Student, device: str) -> dict[str, Any]:
-    """Settings of vLLM's scheduler. No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw, which
-    only CUDA's generators support.
+    """Settings of vLLM's scheduler. No chunked prefill on CPU: after a chunk vLLM rewinds a seeded draw,
+    which only CUDA's generators support.
     """
     if device != "cpu":
         return {"watermark": WATERMARK}

@@ -207,8 +207,8 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
 
     - numeric: equal as numbers, including fractions (`canonical_number`); equal as text if the gold answer is
       not a number.
-    - choice: equal after upper-casing and stripping white space, nothing else: `(B)`, `B.` and `\\text{B}` are
-      wrong.
+    - choice: equal after upper-casing and stripping white space, nothing else: `(B)`, `B.` and `\\text{B}`
+      are wrong.
     - free form: equal as strings in the canonical form of MATH (`canonical_latex`).
     """
     if prediction is None:

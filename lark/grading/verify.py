@@ -216,8 +216,8 @@ class Verifier:
     def _bury(
         self, worker: _Worker, tasks: deque[_Comparison], settle: Callable[[_Comparison, bool], None]
     ) -> None:
-        """Remove a dead worker. Its task is tried again, unless its time was up or it killed two workers: then
-        it is wrong.
+        """Remove a dead worker. Its task is tried again, unless its time was up or it killed two workers:
+        then it is wrong.
         """
         code = worker.process.wait()
         self._workers.remove(worker)

@@ -13,7 +13,7 @@ not look for them, and they leak):
     varlen             ours: one call of PyTorch's own variable-length kernel for all trajectories. GPU, half
                        precision; elsewhere it is sdpa_segments.
     flash_attention_2  the variable-length kernel of flash-attn (one row only). GPU, half precision.
-    owner/name         a kernel from the Hugging Face hub, through transformers and the package `kernels`. GPU.
+    owner/name        a kernel from the Hugging Face hub, through transformers and the package `kernels`; GPU.
     flex_attention     a block mask; on CPU it has no backward pass.
 
 A 4-D bool mask made by hand is wrong in eager attention, which adds it to the scores, so none is made here.
@@ -172,8 +172,8 @@ def assert_packing_separates(model: PreTrainedModel, half: bool = False) -> None
     if any(error > limit for error, limit in zip(astuple(errors), astuple(limits), strict=True)):
         raise LarkError(
             f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in"
-            f" {type(model).__name__}: logits differ by {errors.alone:.1e} from those of the trajectory alone,"
-            f" and by {errors.leak:.1e} when a neighbour changes (gradients: {errors.gradient:.1e} and"
+            f" {type(model).__name__}: logits differ by {errors.alone:.1e} from those of the trajectory"
+            f" alone, and by {errors.leak:.1e} when a neighbour changes (gradients: {errors.gradient:.1e} and"
             f" {errors.gradient_leak:.1e}). Set student.attention to another implementation, such as sdpa, or"
             " training.packing to false."
         )

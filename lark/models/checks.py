@@ -43,12 +43,12 @@ def require_weight_map(weight_map: Any, label: str) -> None:
 
 
 def require_files(checkpoint: "Checkpoint") -> None:
-    """Refuse a folder without one of its files of weights. An index may name files elsewhere, or lost ones."""
+    """Refuse a folder that lacks a file of weights. An index may name files elsewhere, or lost ones."""
     missing = checkpoint.expected_files - checkpoint.file_names
     if missing:
         raise LarkError(
-            f"{checkpoint.label}: its weights should be in {min(missing)!r}, which is not a file in the folder."
-            f" Download the model again, with its {WEIGHT_INDEX} if it has several files."
+            f"{checkpoint.label}: its weights should be in {min(missing)!r}, which is not a file in the"
+            f" folder. Download the model again, with its {WEIGHT_INDEX} if it has several files."
         )
 
 
@@ -57,8 +57,8 @@ def refuse_other_files(checkpoint: "Checkpoint") -> None:
     others = checkpoint.file_names - checkpoint.expected_files
     if others:
         raise LarkError(
-            f"{checkpoint.label}: {min(others)} is in the folder, but not named by {WEIGHT_INDEX}, so programs"
-            " would load different weights. Remove the file that does not belong to the model."
+            f"{checkpoint.label}: {min(others)} is in the folder, but not named by {WEIGHT_INDEX}, so"
+            " programs would load different weights. Remove the file that does not belong to the model."
         )
 
 
@@ -69,7 +69,8 @@ def require_safetensors(checkpoint: "Checkpoint") -> None:
     pickles = sorted(p.name for p in checkpoint.folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
     reason = f" ({pickles[0]} is a pickle, which can execute code)" if pickles else ""
     raise LarkError(
-        f"{checkpoint.label}: the folder has no safetensors weights{reason}. Convert the model to safetensors."
+        f"{checkpoint.label}: the folder has no safetensors weights{reason}."
+        " Convert the model to safetensors."
     )
 
 

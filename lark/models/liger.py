@@ -56,8 +56,8 @@ def apply_liger(model: PreTrainedModel, device: str, doing: str = "training") ->
 def fuse_forward(model: PreTrainedModel, device: str) -> bool:
     """Apply Liger's kernels to a model whose forward pass is all that is needed, on a GPU in half precision.
 
-    They are compared with the model as it was, on a few tokens. If they do not run (Triton needs a C compiler)
-    or compute something else, the model is restored, the reason is logged, and the result is False.
+    They are compared with the model as it was, on a few tokens. If they do not run (Triton needs a C
+    compiler) or compute something else, the model is restored, the reason is logged, and the result is False.
     """
     if not device.startswith("cuda") or model.dtype not in (torch.bfloat16, torch.float16):
         return False

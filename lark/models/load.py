@@ -98,7 +98,7 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
 
 
 def load_tokenizer(path: str, revision: str | None, label: str) -> PreTrainedTokenizerBase:
-    """The tokenizer at `path`, exactly as its tokenizer.json defines it. `label` names the model in errors."""
+    """The tokenizer at `path`, exactly as its tokenizer.json defines it. Errors call the model `label`."""
     try:
         result = _read_tokenizer(path, revision)
     except Exception as error:  # the tokenizers library raises plain exceptions for damaged files
@@ -153,7 +153,7 @@ def _require_objects(path: str, revision: str | None) -> None:
 
 
 def _config(path: str, revision: str | None, label: str) -> PreTrainedConfig | None:
-    """The model's config; None if it has none. Transformers reads it to find the class of a tokenizer, too."""
+    """The model's config, or None if it has none. Transformers also finds a tokenizer's class by it."""
     try:
         file = _file(path, "config.json", revision)
     except OSError:  # no such folder, or the hub cannot be reached

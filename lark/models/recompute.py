@@ -25,5 +25,6 @@ def _refuse_dropout(model: "PreTrainedModel") -> None:
     for key, value in model.config.to_dict().items():
         if "drop" in key and isinstance(value, float) and value > 0:
             raise LarkError(
-                f"Exact gradients of a student with {key} > 0 would be random: set it to 0 in its config.json."
+                f"Exact gradients of a student with {key} > 0 would be random:"
+                " set it to 0 in its config.json."
             )

@@ -1,6 +1,7 @@
 """Causal attention within each segment of a pack, by one call of the sdpa kernel per segment.
 
-The same function and arguments as `torch.nn.attention.varlen.varlen_attn`, on any device and in any precision.
+The same function and arguments as `torch.nn.attention.varlen.varlen_attn`, on any device and in any
+precision.
 """
 
 from collections.abc import Sequence

@@ -73,6 +73,6 @@ def _require_flash_attn(setting: str) -> None:
     if version is None or version.split(".")[0] != "2":
         problem = "is not installed" if version is None else f"{version} is not version 2"
         raise LarkError(
-            f"{setting}, but flash-attn {problem}: pip install {pinned('flash-attn')} --no-build-isolation, or"
-            " student.attention=auto, which does not need it."
+            f"{setting}, but flash-attn {problem}: pip install {pinned('flash-attn')} --no-build-isolation,"
+            " or student.attention=auto, which does not need it."
         )

@@ -45,7 +45,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's weights in a local folder or on the hub. Nothing is known of the hub's files before loading."""
+    """A model's weights in a local folder or on the hub. The hub's files are unknown before loading."""
 
     path: str
     revision: str | None
@@ -197,7 +197,7 @@ class Displacement:
 
 
 def displacement(folder: Path, start: Path) -> Displacement:
-    """The distance between two students saved in the same layout. One tensor of each is in memory at a time."""
+    """The distance between two students saved in the same layout, with one tensor of each in memory."""
     changed = 0.0
     original = 0.0
     for file in sorted(start.glob("*.safetensors")):

@@ -202,9 +202,9 @@ def _without_box(config: Config, models: Sequence[Evaluated]) -> str | None:
     if not names:
         return None
     return (
-        f"Answers without a \\boxed{{}}, which count as wrong: {', '.join(names)}. If they were cut off, raise"
-        " benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see pool.answer_pattern"
-        " (docs/own-pool.md).\n"
+        f"Answers without a \\boxed{{}}, which count as wrong: {', '.join(names)}. If they were cut off,"
+        " raise benchmark.decoding.max_new_tokens; if the pool's answers are not boxed, see"
+        " pool.answer_pattern (docs/own-pool.md).\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Carry out one run with its settings: fetch its inputs, report its plan, join a SLURM job, or run the stages."""
+"""Carry out one run: fetch its inputs, report its plan, join a SLURM job, or run the stages."""
 
 import logging
 from collections.abc import Sequence

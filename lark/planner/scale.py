@@ -6,7 +6,7 @@ processes that need each other, as in training; or not at all. The expected time
 seconds on a worker with failure rate λ, which starts from the beginning of the piece after a failure and
 loses R seconds each time, is
 
-    E(c) = (1/λ + R) (exp(λ c) - 1)                              (Daly 2006, "A higher order estimate …", eq. 1)
+    E(c) = (1/λ + R) (exp(λ c) - 1)                            (Daly 2006, "A higher order estimate …", eq. 1)
 
 For shards, c is a shard and λ the rate of one GPU. For training, c is the time between two checkpoints and
 λ the rate of all GPUs together. A piece that needs more than ATTEMPTS attempts on average counts as one

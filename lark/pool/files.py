@@ -33,7 +33,7 @@ class SourceFiles:
 
 @contextmanager
 def readable(source: Source) -> Iterator[None]:
-    """Report a path that the file system refuses: forbidden, too long, or with characters that no path has."""
+    """Report a path that the file system refuses: forbidden, too long, or with characters no path has."""
     try:
         sentence = f"pool.path={source.path}: listing its files takes longer than {SECONDS:g} seconds."
         with time_limit(SECONDS, f"{sentence} Name a folder."):
@@ -177,7 +177,7 @@ def _is_hidden(file: Path, folder: Path) -> bool:
 
 
 def split_excluded(files: list[Path], folder: Path, source: Source) -> tuple[list[Path], dict[str, str]]:
-    """The files that pool.exclude leaves, and those that it names. A name that matches nothing is an error."""
+    """The files that pool.exclude leaves, and those it names. A name that matches nothing is an error."""
     matched: set[str] = set()
     kept: list[Path] = []
     skipped: dict[str, str] = {}

@@ -38,7 +38,7 @@ def find(source: Source) -> SourceFiles:
 
 
 def source_rows(source: Source, empty: set[str]) -> tuple[SourceFiles, Iterator[Row]]:
-    """The rows of a source, and its files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
+    """A source's rows and files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
         return SourceFiles(), hub_rows(source)
     if source.format == "rsr":

@@ -1,4 +1,4 @@
-"""Lists next to the generations of a row, with one value for each: ids, teachers, verdicts, finish reasons."""
+"""Lists next to the generations of a row, one value for each: ids, teachers, verdicts, finish reasons."""
 
 from dataclasses import dataclass
 from typing import Any

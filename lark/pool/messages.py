@@ -60,7 +60,7 @@ class Turns:
     system: str | None = None
     thinking: str | None = None
     messages: list[Message] | None = None
-    """All turns, if there is more than an optional system turn, a user turn and an assistant turn with text."""
+    """All turns, if there is more than an optional system turn, a user turn and an assistant's text."""
     tools: list[Any] | None = None
     cut: bool = False
     """Whether the conversation continued after its last assistant turn. Those turns are left out."""

@@ -20,7 +20,7 @@ DAMAGE = 2
 """Version of the damage. Only a pool with pool.noise_share depends on it."""
 LETTERS = "ABCD"
 BREAKS = (re.compile(r"\n+"), re.compile(r"(?<=[.!?])\s+"), re.compile(r"(?<=[;,])\s+"))
-"""Ends of steps: lines, sentences or clauses, whichever first gives steps that can be put in another order."""
+"""Ends of steps: lines, sentences or clauses, whichever first gives steps that can be reordered."""
 ATTEMPTS = 100
 """Other answers that are tried, until one is not equal to the answer for the grader."""
 

@@ -163,4 +163,6 @@ def _answer_hints(counts: Counts) -> Iterator[str]:
         )
     correct = counts["all"]["correct"]
     if correct is not None and correct < 1:
-        yield f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them."
+        yield (
+            f"{1 - correct:.1%} are known to be wrong and can be selected: pool.correct_only=true drops them."
+        )

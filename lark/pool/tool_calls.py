@@ -15,7 +15,7 @@ WRITTEN_CALL = re.compile(
     r"|\A\s*\[[^\[\]()\n]*\w\(.*\)\s*\]\s*\Z",
     re.DOTALL,
 )
-"""Tool calls that a teacher wrote in its text; they stay there. The last form is a list: `[add(a=1, b=2)]`."""
+"""Tool calls written in its text, where they stay. The last form is a list: `[add(a=1, b=2)]`."""
 
 
 def stored_calls(raw: Mapping[str, Any], where: str) -> Any:

@@ -75,8 +75,8 @@ class Fields:
         value = self.get(name)
         if isinstance(value, bool):
             raise LarkError(
-                f"{self.where}: `{name}` is the boolean {value}. Write the answer as it appears in a box, such"
-                " as Yes."
+                f"{self.where}: `{name}` is the boolean {value}. Write the answer as it appears in a box,"
+                " such as Yes."
             )
         return self.scalar(name)
 

@@ -152,8 +152,8 @@ billions of values.
 
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file as a tree: the target of an alias is copied, and a part that contains
-    itself is cut off there. Raises ValueError if it is not YAML or far larger than the file, and OSError if the
-    file cannot be read.
+    itself is cut off there. Raises ValueError if it is not YAML or far larger than the file, and OSError if
+    the file cannot be read.
     """
     text = regular(path).read_text(encoding="utf-8")
     try:

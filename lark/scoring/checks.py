@@ -14,7 +14,8 @@ def check_shards(shards: Sequence[Path]) -> None:
     missing = [shard.name for shard in shards if not shard.exists()]
     if missing:
         raise LarkError(
-            f"{shards[0].parent}: {len(missing)} of {len(shards)} shards are missing ({missing[0]}…). Run again."
+            f"{shards[0].parent}: {len(missing)} of {len(shards)} shards are missing ({missing[0]}…)."
+            " Run again."
         )
 
 
@@ -28,8 +29,8 @@ def check_any_response(encoded: Sequence[object], path: str | None) -> None:
     """Refuse a validation set in which truncation leaves no response."""
     if not encoded:
         raise LarkError(
-            f"method.validation.path={path}: no trajectory is left to compare with, because the prompts of all"
-            " of them are longer than student.max_length. Give other trajectories."
+            f"method.validation.path={path}: no trajectory is left to compare with, because the prompts of"
+            " all of them are longer than student.max_length. Give other trajectories."
         )
 
 
@@ -71,7 +72,7 @@ def check_known_correctness(known: int, method: str, pool: str) -> None:
     """Refuse a method that prefers correct trajectories if no trajectory can be judged."""
     if not known:
         raise LarkError(
-            f"method={method} needs to know which trajectories are correct, and no trajectory of the pool {pool}"
-            " has an `answer` or a `correct`. Add one of them to the pool (docs/own-pool.md), set"
+            f"method={method} needs to know which trajectories are correct, and no trajectory of the pool"
+            f" {pool} has an `answer` or a `correct`. Add one of them to the pool (docs/own-pool.md), set"
             " pool.labels=vote, or choose another method."
         )

@@ -57,8 +57,8 @@ def check_distinct(path: Path, table: pd.DataFrame) -> None:
     repeated = table[table.duplicated(KEY)]
     if len(repeated):
         raise LarkError(
-            f"{path}: duplicate score for the trajectory {first_id(repeated)}; keep one row per question_id and"
-            " candidate_id."
+            f"{path}: duplicate score for the trajectory {first_id(repeated)}; keep one row per question_id"
+            " and candidate_id."
         )
 
 

@@ -46,7 +46,7 @@ def scores_file(method: Method) -> Path:
 
 
 def read_scores(path: Path) -> pd.DataFrame:
-    """The file as a table of strings and float64: question_id, candidate_id, score. NaN is a missing score."""
+    """The file as a table of strings and float64: question_id, candidate_id, score (NaN: missing)."""
     with path.open("rb") as handle:
         magic = handle.read(4)
     if magic == b"PAR1":

@@ -30,7 +30,7 @@ WIDENED = 8192
 
 
 def sample(questions: Iterable[str], number: int, seed: int) -> list[str]:
-    """The questions with the smallest hashes. A larger sample contains the smaller one, whatever the order."""
+    """The questions with the smallest hashes. A larger sample contains the smaller one, in any order."""
 
     def digest(question: str) -> bytes:
         return hashlib.sha256(f"{seed}\x1f{question}".encode()).digest()

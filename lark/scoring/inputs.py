@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch, ready to run. Positions are counted over all rows: of b rows with t tokens, from 0 to b · t."""
+    """A batch, ready to run. Positions are counted over all rows: b rows of t tokens have 0 to b · t."""
 
     batch: Sequence[Encoded]
     ids: Tensor

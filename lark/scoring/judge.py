@@ -32,7 +32,8 @@ from lark.work.operation import Counts, Job
 log = logging.getLogger(__name__)
 
 CRITERIA = (
-    "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency", "Presentation Quality",
+    "Factual Accuracy", "Logical Rigor", "Solution Completeness", "Reasoning Efficiency",
+    "Presentation Quality",
 )  # fmt: skip
 TENTHS = [round(i / 10, 1) for i in range(11)]
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"

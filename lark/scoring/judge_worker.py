@@ -33,8 +33,8 @@ from lark.work.sharding import Do, Progress, Shard, Work, batched, in_shards
 log = logging.getLogger(__name__)
 
 DEMO_JUDGE = (
-    "The judge is the demo's student with a short prompt: its scores show only that the method runs; they mean"
-    " nothing."
+    "The judge is the demo's student with a short prompt: its scores show only that the method runs; they"
+    " mean nothing."
 )
 RETRY_TEMPERATURE = 0.6
 """Lowest temperature of a retry: greedy decoding would repeat the invalid answer."""

@@ -49,7 +49,8 @@ def _check_names(options: Mapping[str, Any], accepted: list[str], method: str) -
         if name not in accepted:
             names = ", ".join(accepted) or "none"
             raise LarkError(
-                f"method.options.{name}={_typed(value)}: method={method} has no such option; it takes {names}."
+                f"method.options.{name}={_typed(value)}: method={method} has no such option;"
+                f" it takes {names}."
             )
 
 

@@ -7,7 +7,7 @@ head, and a sketch of r itself [m].
 Tiles, and sums over the wrong tokens relative to their running maximum m, are those of statistics.py.
 Nothing cancels where π_y is close to 1:
 
-    r = π_w (Σ_{v != y} (π_v / π_w) s_v e_v - s_y e_y),   π_w = 1 - π_y,   s_v = dz_v/dh_v  (1 for most models).
+    r = π_w (Σ_{v != y} (π_v / π_w) s_v e_v - s_y e_y),  π_w = 1 - π_y,   s_v = dz_v/dh_v (1 for most models).
 
 The sums of both results are rescaled when m grows, as in flash attention, so the logits are computed once.
 """

@@ -46,7 +46,8 @@ class SelectionMethod:
         reserved = next((name for name in options if name in RESERVED), None)
         if reserved is not None:
             raise LarkError(
-                f"method.options.{reserved}: an option cannot have this name; rename it in method={self.name}."
+                f"method.options.{reserved}: an option cannot have this name;"
+                f" rename it in method={self.name}."
             )
         return converted(options, self.function, self.name)
 

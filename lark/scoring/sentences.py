@@ -58,7 +58,8 @@ PERHAPS_LAST = frozenset({"etc", "al", "jr", "sr", "inc"})
 
 FORMULA_TOKEN = re.compile(
     r"\\begin\{(?P<begin>[^{}\s]+)\}|\\end\{(?P<end>[^{}\s]+)\}"
-    r"|\\[()\[\]]|\\."  # any other escape, so that the bracket of `\\[2pt]` opens nothing and `\$` is a dollar
+    # Any other escape, so that the bracket of `\\[2pt]` opens nothing and `\$` is a dollar.
+    r"|\\[()\[\]]|\\."
     r"|\$\$?|\n[^\S\n]*\n"
 )
 OPENER_OF = {r"\)": r"\(", r"\]": r"\["}
@@ -70,7 +71,7 @@ def split_steps(text: str) -> list[str]:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """Steps that end at blank lines, or at newlines if that gives a single step, as in the authors' script."""
+    """Steps that end at blank lines, or at newlines if that gives one step, as in the authors' script."""
     paragraphs = _partition(text, [match.end() for match in re.finditer("\n\n+", text)])
     if len(paragraphs) > 1:
         return paragraphs
@@ -218,7 +219,7 @@ def _formulas(text: str) -> list[tuple[int, int]]:
 
 
 def _close(opener: str, end: int, opened: dict[str, int]) -> tuple[int, int]:
-    """The formula from `opener` to `end`. Delimiters that were opened inside it and not closed are dropped."""
+    """The formula from `opener` to `end`. Delimiters opened inside it and not closed are dropped."""
     begin = opened[opener]
     for inner in [inner for inner, at in opened.items() if at >= begin]:
         del opened[inner]

@@ -150,7 +150,7 @@ class Shards:
 
 
 def _common(table: pa.Table) -> pa.Table:
-    """The common columns of a result. In statistics of tokens, the number of tokens is the length of lists."""
+    """The common columns of a result. In statistics of tokens, the number of tokens is the lists' length."""
     if TOKEN_IDS in table.column_names:
         table = table.select(KEY).append_column("n_tokens", pc.list_value_length(table[TOKEN_IDS]))
     return table.select(list(COMMON_COLUMNS)).cast(pa.schema(COMMON_COLUMNS.items()))

@@ -50,7 +50,7 @@ shape, and the padding would cost more.
 
 @dataclass(frozen=True)
 class Tiling:
-    """The size of tiles and their reductions. `fixed`: the reductions were compiled for exactly this shape."""
+    """The size of tiles and their reductions. `fixed`: the reductions were compiled for just this shape."""
 
     rows: int
     columns: int

@@ -78,7 +78,7 @@ class TrajectoryTokens:
     entropy: np.ndarray
     """[T] -Σ_v p log p of the student's distribution, in nats."""
     alternatives: np.ndarray
-    """[T, K] Ids of the most likely tokens, likeliest first; -1 where fewer than K have a probability above 0."""
+    """[T, K] Ids of the most likely tokens, likeliest first; -1 if fewer than K have a probability > 0."""
     alternative_p: np.ndarray
     """[T, K] Their probabilities."""
 
@@ -161,7 +161,7 @@ class _Footer:
 
 
 def _footer(path: Path) -> _Footer:
-    # A page of the explorer asks for many questions of one file. A file that was written again is another key.
+    # A page of the explorer asks for many questions of one file. A file written again is another key.
     return _footer_of(path, path.stat().st_mtime_ns)
 
 
@@ -200,7 +200,7 @@ def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
 
 
 def candidates(folder: Path, question_id: str) -> list[str]:
-    """Ids of the candidates of a question whose tokens were kept, in the pool's order. Reads no statistics."""
+    """Ids of the candidates of a question with kept tokens, in the pool's order. Reads no statistics."""
     return _read(folder, question_id, ["candidate_id"], lambda table: table.column(0).to_pylist())
 
 

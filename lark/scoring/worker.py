@@ -46,7 +46,7 @@ from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 TOP = 50
 """Most likely tokens in the residual of `method=lark_top50`."""
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
-"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
+"""Response tokens: sums of surprisal, residual, clipped rank, ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
 ENTROPIES = ("entropy", "renyi2")
 """Means over response tokens of the entropies of the student's distribution."""
 
@@ -101,7 +101,7 @@ def lengths(job: Job) -> Work:
 
 @in_shards
 def score(job: Job) -> Work:
-    """Every statistic of every trajectory, and of every token if `scoring.tokens` is set (Alg. 1 lines 1-5)."""
+    """Every statistic of every trajectory, with `scoring.tokens` also of every token (Alg. 1 lines 1-5)."""
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     tokens = sources.TOKENS.name
     if tokens not in job.outputs:

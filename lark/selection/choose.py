@@ -161,7 +161,7 @@ def candidates(inputs: Mapping[str, Path]) -> pd.DataFrame:
     for source in SOURCES.values():
         if source.kind is not None and source.kind.name in inputs:
             path = inputs[source.kind.name] / source.kind.file
-            # The loss is for the selection's character: passes that compute it for other purposes store it too.
+            # The loss is for the selection's character: other passes that compute it store it too.
             useful = {*source.columns, "truncated", "nll"} & set(pq.read_schema(path).names)
             columns = [*KEY, *sorted(useful - set(table.columns))]
             table = table.merge(pd.read_parquet(path, columns=columns), on=KEY, how="left", validate="1:1")
@@ -223,8 +223,8 @@ def check_coverage(score: np.ndarray, teachers: pd.Series, config: Config, path:
     if scored < LEAST_SCORED * len(score) and not config.method.partial:
         raise LarkError(
             f"{path}: only {scored} of {len(score)} candidates have a score ({scored / len(score):.1%}; at"
-            f" least {LEAST_SCORED:.0%} are needed), and the others cannot be selected. Score the whole pool, or"
-            " accept this with method.partial=true."
+            f" least {LEAST_SCORED:.0%} are needed), and the others cannot be selected. Score the whole pool,"
+            " or accept this with method.partial=true."
         )
 
 

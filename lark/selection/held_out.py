@@ -121,8 +121,8 @@ def _check_answers(pool: Pool, answered: int, questions: int, n_held_out: int) -
         raise LarkError(
             f"Only {answered} of the {questions} questions of pool {pool.name} have an answer (repeated ones"
             f" count once), and {n_held_out} are to be held out. Hold out fewer (compare.held_out), name a"
-            " benchmark (benchmark=<name>), give the pool an `answer` column (pool.fields.answer=<column>), or"
-            " compare by the loss of held-out trajectories (compare.criterion=loss)."
+            " benchmark (benchmark=<name>), give the pool an `answer` column (pool.fields.answer=<column>),"
+            " or compare by the loss of held-out trajectories (compare.criterion=loss)."
         )
 
 

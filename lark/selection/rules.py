@@ -197,7 +197,7 @@ def _uniform(top: TopB) -> Floats:
 
 
 def _proportional(top: TopB) -> Floats:
-    """q ~ max(g, 0). Where lower is better g is the negated score, so positive scores give uniform weights."""
+    """q ~ max(g, 0). If lower is better, g is the negated score: positive scores give uniform weights."""
     return np.maximum(top.utility, 0)
 
 

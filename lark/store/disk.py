@@ -59,7 +59,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def disk_error(error: BaseException, folder: Path) -> str | None:
-    """A sentence for an error of the file system, or None if it is of another kind (such as the network's)."""
+    """A sentence for an error of the file system; None if it is of another kind (such as the network's)."""
     if isinstance(error, Exception) and is_disk_full(error):
         return no_space(folder)
     if not isinstance(error, OSError) or error.filename is None or error.errno is None:

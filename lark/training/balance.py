@@ -1,8 +1,8 @@
 """Distribute the packs of a global batch so that processes wait little for each other. Pure functions.
 
-With ZeRO every backward pass is a collective, so in each micro-step all processes wait for the costliest pack.
-Cost is not tokens: attention is quadratic, and a pack with one long trajectory costs more than a pack with as
-many tokens in short ones. With the length c at which attention costs as much as everything else,
+With ZeRO every backward pass is a collective, so in each micro-step all processes wait for the costliest
+pack. Cost is not tokens: attention is quadratic, and a pack with one long trajectory costs more than a pack
+with as many tokens in short ones. With the length c at which attention costs as much as everything else,
 
     cost of a trajectory of n tokens = n + n²/c.
 
@@ -28,7 +28,7 @@ MICRO_STEP = 800.0
 about 0.25 s for a 7B student, as long as 800 of its tokens, and both are proportional to its size.
 """
 EXTRA_STEPS = 2
-"""Micro-steps that are tried in addition to the fewest. With more of them, each holds more similar lengths."""
+"""Micro-steps that are tried in addition to the fewest. With more, each holds more similar lengths."""
 MOST_EXCHANGES = 8
 """Exchanges between packs after the first distribution. Later ones hardly improve it."""
 
@@ -123,7 +123,7 @@ def balanced(
 
 
 def groups_cost(plan: Sequence[Groups], costs: Sequence[float]) -> float:
-    """Σ_k max_r of the packs' costs: the time of a global batch, without what each micro-step costs itself."""
+    """Σ_k max_r of the packs' costs: the time of a global batch, without the micro-steps' own cost."""
     return sum(max(sum(costs[i] for i in group) for group in groups) for groups in plan)
 
 
@@ -158,7 +158,7 @@ def _filled(work: _Work, steps: int) -> _Plan | None:
 
 
 def _place(packs: list[_Pack], index: int, work: _Work) -> tuple[float, float, int] | None:
-    """The best pack of a micro-step for a trajectory: (increase of the peak, distance to it, place of the pack).
+    """The best pack of a micro-step for a trajectory: (increase of the peak, distance to it, place).
 
     If there is room below the peak, the costliest pack with such room: the room of others stays whole. If
     not, the cheapest pack. None if there is room for its tokens nowhere. `packs`: ascending by cost.

@@ -53,7 +53,7 @@ def sync(checkpoint: Path) -> None:
 
 
 def seal(checkpoint: Path, sharding: Sharding) -> None:
-    """Mark a checkpoint as complete, once all its files are on disk (`sync`). They must not change after that.
+    """Mark a checkpoint as complete, once all its files are on disk (`sync`) and change no more.
 
     Only sizes and small files are read, because the other processes wait for the one that seals.
     """
@@ -123,7 +123,7 @@ def remove_unusable(folder: Path) -> None:
         if harm is None:
             return
         log.warning("%s %s: ignored", path.name, harm)
-        # An incomplete checkpoint is the usual trace of a kill; only a damaged one deserves the warning below.
+        # An incomplete checkpoint is the usual trace of a kill; only damage deserves the warning below.
         damaged = damaged or (path / COMPLETE).exists()
         remove(path)
     if damaged:

@@ -55,7 +55,7 @@ def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | Non
 
 
 def shares_heads(shape: Shape, parts: int) -> bool:
-    """True if attention heads can be divided among this many processes. Fewer key-value heads are repeated."""
+    """True if attention heads can be divided among this many processes; fewer key-value heads repeat."""
     return shape.heads % parts == 0 and (shape.kv_heads % parts == 0 or parts % shape.kv_heads == 0)
 
 
@@ -158,8 +158,8 @@ def check_sharding(checkpoint: Path, written: "Sharding", current: "Sharding") -
     if written.zero != current.zero or not same_shards:
         raise LarkError(
             f"{checkpoint} was written by {written.world} processes with hardware.zero={written.zero};"
-            f" {current.world} with hardware.zero={current.zero} cannot resume it. Use the same hardware again,"
-            " or start over with force=[train]."
+            f" {current.world} with hardware.zero={current.zero} cannot resume it. Use the same hardware"
+            " again, or start over with force=[train]."
         )
 
 
@@ -238,8 +238,8 @@ def refuse_skips(step: int, steps: int, skipped: int, suspects: str, rate: float
             " training.lora.alpha if adapters are trained."
         )
     raise LarkError(
-        f"{stopped}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. Checkpoints of"
-        " earlier steps are kept."
+        f"{stopped}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. Checkpoints"
+        " of earlier steps are kept."
     )
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Curves(TrainerCallback):
-    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, held-out loss when due.
+    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, held-out loss if due.
 
     The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work); only
     the main one writes.
@@ -96,7 +96,7 @@ class Curves(TrainerCallback):
             "tokens_per_second": round(rate),
         }
         if skipped:
-            # The Trainer's running loss has 0 for a skipped step (`training_step`), which is not a measurement.
+            # The Trainer's running loss has 0 for a skipped step (`training_step`), not a measurement.
             line |= {"loss": None, "grad_norm": None, "skipped": skipped}
         if self.held_out is not None and (last or step % self.held_out.every == 0):
             line["held_out_loss"] = self.held_out()
@@ -126,7 +126,7 @@ class Curves(TrainerCallback):
 
 
 class HeldOutLoss:
-    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the paper's objective on other data.
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the objective on other data.
 
     ℓ is the mean surprisal of a response under any training.objective.
     """
@@ -197,7 +197,7 @@ def _evenly_spaced(count: int, last: int) -> list[int]:
 
 
 def keep_steps(path: Path, last: int) -> None:
-    """Remove lines of steps after the checkpoint that training resumes from, and lines that cannot be read."""
+    """Remove lines of steps after the checkpoint that training resumes from, and unreadable lines."""
     if not os.path.lexists(path):
         return
     lines = [json.dumps(line) + "\n" for line in read_curve(path, report=True) if line["step"] <= last]
@@ -232,8 +232,8 @@ def read_curve(path: Path, report: bool = False) -> list[dict[str, Any]]:
 
 
 def flow_times(path: Path, steps: Sequence[int]) -> list[float]:
-    """The time s = Σ η of gradient flow (paper, Sec. 3.2) after each of these steps: the sum of learning rates
-    in the `metrics.jsonl` at `path`. NaN for a step that the file does not reach.
+    """The time s = Σ η of gradient flow (paper, Sec. 3.2) after each of these steps: the sum of learning
+    rates in the `metrics.jsonl` at `path`. NaN for a step that the file does not reach.
     """
     times = {0: 0.0}
     for line in read_curve(path):

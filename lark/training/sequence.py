@@ -97,7 +97,7 @@ class SequenceParallel:
 
     @torch.no_grad()
     def attach_checked(self, model: PreTrainedModel, packed: bool) -> None:
-        """Attach, and refuse a model whose hidden states differ from those of a process with all positions."""
+        """Attach; refuse a model whose hidden states differ from those of a process with all positions."""
         backbone = model.base_model
         half = half_only(model)
         width = TRIED_POSITIONS * self.parts

@@ -105,7 +105,7 @@ class WeightedTrainer(Trainer):
         self._losses: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
-        # Not prepared by accelerate, which would deal whole steps: each process needs its share of every step.
+        # Not prepared by accelerate, which would deal whole steps: a process needs its share of each step.
         return DataLoader(self.batches, batch_size=1, shuffle=False, collate_fn=_only)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -117,7 +117,7 @@ class WeightedTrainer(Trainer):
         options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
         for number, micro in enumerate(self._batch.micro, start=1):
             last = number == len(self._batch.micro)
-            # This tells DeepSpeed's engine where a step ends: there it clips, steps, and clears the gradients.
+            # This tells DeepSpeed's engine where a step ends: it clips, steps, and clears gradients.
             self.accelerator.gradient_state._set_sync_gradients(last)
             # DDP reduces gradients in each backward pass unless it is told to wait for the last.
             waits = not last and world > 1 and not self.is_deepspeed_enabled
@@ -132,7 +132,7 @@ class WeightedTrainer(Trainer):
         return torch.where(total.isfinite(), total, 0.0)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip, and skip a step whose gradients are not finite. Nothing is repaired: it is counted and logged.
+        """Clip, and skip a step whose gradients are not finite. It is not repaired, but counted and logged.
 
         The norm is that of all processes' gradients together, so they all skip. DeepSpeed has already
         clipped, and stepped or skipped, when this is called. After a skip the Trainer would omit a step of
@@ -214,7 +214,7 @@ class WeightedTrainer(Trainer):
         return None
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Every process brings its own files to disk before the barrier: with ZeRO, most of the checkpoint."""
+        """Every process syncs its own files before the barrier: with ZeRO, most of the checkpoint."""
         self.require_finite(self.state.global_step)
         super()._save_checkpoint(model, trial)
         checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
@@ -229,7 +229,7 @@ def _only(batch: list[GlobalBatch]) -> GlobalBatch:
 
 
 def save_steps(steps: int, checkpoints: int) -> int:
-    """Steps between checkpoints, of which there are at most `checkpoints`, including that of the last step."""
+    """Steps between checkpoints, of which there are at most `checkpoints`, including the last one."""
     return math.ceil(steps / checkpoints)
 
 
@@ -239,7 +239,7 @@ def trains_nothing(warmup: float, steps: int) -> bool:
 
 
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
-    """The recipe as TrainingArguments. One of our batches is a global batch: nothing is left to accumulate."""
+    """The recipe as TrainingArguments. Our batch is a global batch: nothing is left to accumulate."""
     training = config.training
     return TrainingArguments(
         output_dir=str(folder),

@@ -74,7 +74,7 @@ def _trajectory(row: Row) -> WeightedTrajectory:
 
 
 def _dialogue(fields: Fields) -> Dialogue:
-    """The conversation of a line: messages that end with an assistant turn, with loss on at least one turn."""
+    """The conversation of a line: messages that end with an assistant turn, with loss on some turn."""
     messages = fields.get("messages")
     check_messages(messages, fields.where)
     tools = fields.objects("tools", "Give one description per tool.") if fields.has("tools") else None

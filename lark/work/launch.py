@@ -57,7 +57,8 @@ Start = Callable[[list[str], dict[str, str]], Process]
 
 def start_process(arguments: list[str], env: dict[str, str]) -> Process:
     return subprocess.Popen(
-        arguments, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        arguments, env=env, cwd=ROOT,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509  # the child only calls prctl
     )  # fmt: skip
 
@@ -210,6 +211,7 @@ def _unexplained(operation: str, folder: Path, code: int, log: str) -> LarkError
         return LarkError(no_space(folder))
     if code == NOT_WRITTEN:
         return LarkError(
-            f"{folder}: the {operation} worker cannot write here. Check the folder's permissions and the disk."
+            f"{folder}: the {operation} worker cannot write here."
+            " Check the folder's permissions and the disk."
         )
     return LarkError(f"The {operation} worker exited with code {code} without a message. {log}")

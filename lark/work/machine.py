@@ -130,10 +130,10 @@ def missing_cores() -> str | None:
     if not granted.isdigit() or int(granted) <= _cores():
         return None
     return (
-        f"SLURM has granted {granted} cores to this task (SLURM_CPUS_PER_TASK), but it may use only {_cores()} of"
-        " them: all processes of this node share them. In SLURM 22.05 to 23.02, srun does not inherit"
-        " --cpus-per-task. Add `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` to the job script, before srun"
-        " (docs/cluster.md)."
+        f"SLURM has granted {granted} cores to this task (SLURM_CPUS_PER_TASK), but it may use only"
+        f" {_cores()} of them: all processes of this node share them. In SLURM 22.05 to 23.02, srun does not"
+        " inherit --cpus-per-task. Add `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` to the job script,"
+        " before srun (docs/cluster.md)."
     )
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lark.planner.estimates import Estimate, Planner
 
 Counts = Mapping[str, Any]
-"""The numbers that a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the step has
-labels.
+"""The numbers that a step reports for the manifest of an artifact; by label (`Mapping[str, Counts]`) if the
+step has labels.
 """
 Settings = Mapping[str, Any]
 """Command-line settings: `{"hardware.zero": 2}`."""

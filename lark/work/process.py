@@ -28,7 +28,7 @@ would run other code.
 def environment(
     machine: Machine, processes: int | None = None, gpus: int = 1, allocator: str = ""
 ) -> dict[str, str]:
-    """Environment variables of workers, with `processes` of them on this machine (None: as many as it has)."""
+    """Environment variables of workers; `processes` of them share this machine (None: as many as it has)."""
     # Only the run itself uses W&B, which sets variables of its own when it starts.
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))

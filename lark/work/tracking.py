@@ -58,7 +58,7 @@ in brackets or quotes.
 
 
 class Tracker:
-    """One W&B run per pipeline run, opened when there is something to log. Does nothing with tracking=none."""
+    """One W&B run per pipeline run, opened when there is something to log; nothing with tracking=none."""
 
     def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
         self.config = config

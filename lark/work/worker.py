@@ -24,8 +24,8 @@ from lark.work.launch import DISK_FULL, ERROR, NOT_WRITTEN, RESULT, die_with_par
 from lark.work.operation import Job, imported
 
 LEADER = "lark.cluster.crew:run_on_cluster"
-"""The function that a worker calls on a cluster: it leads the processes of all nodes. It is named, not imported, because
-work on one machine needs nothing of a cluster.
+"""The function that a worker calls on a cluster: it leads the processes of all nodes. It is named, not
+imported, because work on one machine needs nothing of a cluster.
 """
 
 

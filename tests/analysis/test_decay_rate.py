@@ -1,4 +1,4 @@
-"""ρ(q), its derivatives and its shape, against autograd and the paper's other forms of the same quantities."""
+"""ρ(q), its derivatives and its shape, against autograd and the paper's other forms of them."""
 
 import numpy as np
 import torch

@@ -26,7 +26,8 @@ PLENTY = 1 << 30
 def tiny(tied: bool, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48,
+        num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, attn_implementation="sdpa",
     )  # fmt: skip
     return LlamaForCausalLM(config).to(dtype).eval()

@@ -1,4 +1,4 @@
-"""The queue of shards: every shard is done once, the costliest first, and what fails or is lost comes back."""
+"""The queue of shards: every shard is done once, the costliest first; what is lost or fails comes back."""
 
 from hypothesis import given
 from hypothesis import strategies as st

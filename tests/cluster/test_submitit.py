@@ -1,4 +1,4 @@
-"""A real sweep through Hydra's submitit launcher: the local executor runs each trial in a separate process."""
+"""A real sweep through Hydra's submitit launcher: the local executor gives each trial its own process."""
 
 from pathlib import Path
 

@@ -398,7 +398,8 @@ def test_the_gold_answer_of_a_choice_is_a_letter(answer: object, is_letter: bool
 
 @pytest.mark.parametrize(
     ("answer", "read"),
-    [(5, "5"), ("1,296", "1,296"), (r"\frac{1}{2}", r"\frac{1}{2}"), (0.00001, "0.00001"), (1e22, "1" + "0" * 22),
+    [(5, "5"), ("1,296", "1,296"), (r"\frac{1}{2}", r"\frac{1}{2}"), (0.00001, "0.00001"),
+     (1e22, "1" + "0" * 22),
      (-2.5e-7, "-0.00000025"), ("five", None), ("5 cm", None), (r"\boxed{5}", None), ("So 5\n#### 5", None),
      ("1e3", None), ("5, 6", None)],
 )  # fmt: skip

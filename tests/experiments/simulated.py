@@ -1,7 +1,8 @@
 """Tournaments between simulated entrants whose true accuracies are known: how often are intervals and
 verdicts right?
 
-Run as: python -m tests.experiments.simulated [repetitions]     prints coverage and error rates (4,000: about ten minutes)
+Run as: python -m tests.experiments.simulated [repetitions]     prints coverage and error rates
+(4,000 repetitions: about ten minutes)
 
 An answer is right with probability sigmoid(μ_m + difficulty of the problem + its difficulty for the entrant
 + effect of the training seed). Nothing in `experiments.harness.paired` assumes this form.
@@ -143,8 +144,8 @@ def main(arguments: Sequence[str]) -> None:
         for effect in (0.1, 0.2):
             inside, wrong = coverage(World(tied, effect, uneven=2.0), seeds, repetitions)
             log.info(
-                "all equal, every second twice as unstable, %d seeds, seed effects %.1f and %.1f: coverage %.3f, "
-                "false verdicts %.3f",
+                "all equal, every second twice as unstable, %d seeds, seed effects %.1f and %.1f: coverage"
+                " %.3f, false verdicts %.3f",
                 seeds,
                 effect,
                 2 * effect,

@@ -102,7 +102,8 @@ def _statistics(table: pd.DataFrame) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     nll, brier = rng.uniform(10, 60, len(table)), rng.uniform(5, 20, len(table))
     return table.assign(
-        n_tokens=20, truncated=False, nll=nll, brier=brier, rank_sum=rng.uniform(20, 200, len(table)), ties=0.0,
+        n_tokens=20, truncated=False, nll=nll, brier=brier, ties=0.0,
+        rank_sum=rng.uniform(20, 200, len(table)),
         p_gold=rng.uniform(0.2, 0.8, len(table)), wrong_p2=rng.uniform(0.05, 0.4, len(table)), sum_p2=0.5,
     )  # fmt: skip
 

@@ -68,7 +68,8 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     game = played(sweep, lambda trial: 3.0 if trial.config.method.name == "rsr" else -2.0)
     said = verdict.sentence(game)
     assert re.match(
-        r"RSR min \(\d+\.\d%\) is the best by Acc@5: its lead over every other entrant is significant, by \+\d",
+        r"RSR min \(\d+\.\d%\) is the best by Acc@5:"
+        r" its lead over every other entrant is significant, by \+\d",
         said,
     )
     assert "training runs and their evaluation" in said

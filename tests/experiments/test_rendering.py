@@ -91,7 +91,7 @@ def sweep_of(name: str, outputs: Path) -> Sweep:
 
 
 def check_latex(text: str) -> None:
-    """Nothing that pdflatex does not know, no number of its own, and what is ours is said to be the demo's."""
+    """Nothing that pdflatex does not know, no number of its own, and ours are called the demo's."""
     assert text.isascii(), sorted({character for character in text if not character.isascii()})
     captions = re.findall(r"^\\caption\{(.*)\}$", text, re.M)
     assert captions

@@ -18,7 +18,8 @@ from lark.work.warm import WARMTH
 from tests.conftest import ROOT
 
 COMMAND = [
-    "table1", "method=random", "budget=1", "method.teacher=nobody,terse", "stages=[select]", "pool.questions=3",
+    "table1", "method=random", "budget=1", "method.teacher=nobody,terse", "stages=[select]",
+    "pool.questions=3",
     "tracking=none", "hydra.sweep.subdir=${method.teacher}",
 ]  # fmt: skip
 

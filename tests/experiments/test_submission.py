@@ -425,7 +425,8 @@ def test_steps_that_no_node_can_take_are_reported(grows: bool, caplog: pytest.Lo
 
 
 def test_jobs_ask_for_the_gpus_of_their_step(tmp_path: Path) -> None:
-    sweep = compose_sweep("table1", ["scale=paper", "student=qwen7b", "method=lark", "budget=1", "hardware=slurm",
+    sweep = compose_sweep("table1", ["scale=paper", "student=qwen7b", "method=lark", "budget=1",
+                                     "hardware=slurm",
                                      "hydra.launcher.account=me", f"outputs={tmp_path}"])  # fmt: skip
     steps = {step.title: step for step in plan_steps(sweep, Machine("cuda", 8, 1, 4, elsewhere=True))}
     submission = Submission.__new__(Submission)

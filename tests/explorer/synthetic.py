@@ -138,7 +138,7 @@ def write_selection(
 
 
 def write_tokens(root: Path, texts: Mapping[tuple[str, str], Sequence[str]], seed: int = 0) -> Path:
-    """Tokens of some trajectories: each given as its pieces of text. The vocabulary is what occurs in them."""
+    """Tokens of some trajectories, each given as its pieces of text. The vocabulary: what occurs in them."""
     rng = np.random.default_rng(seed)
     words = list(dict.fromkeys(piece for pieces in texts.values() for piece in pieces))
     number = {word: i for i, word in enumerate(words)}

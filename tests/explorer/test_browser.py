@@ -474,7 +474,11 @@ def test_mathematics_is_rendered_or_left_as_it_is(at: Tab) -> None:
     shown = at.page.evaluate(
         """async ([sources]) => {
           const { mathText } = await import("/static/js/math/text.js");
-          return sources.map((s) => { const d = document.createElement("div"); d.append(...mathText(s)); return d.innerHTML; });
+          return sources.map((s) => {
+            const d = document.createElement("div");
+            d.append(...mathText(s));
+            return d.innerHTML;
+          });
         }""",
         [
             [

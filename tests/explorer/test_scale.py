@@ -27,7 +27,8 @@ context, where, found = Context(Path(sys.argv[1])), sys.argv[2], {}
 benchmark = _answer(context, "benchmarks")["benchmarks"][0]
 models = [model["id"] for model in benchmark["models"]]
 own = {"where": where, "pool": where[:12]}
-own |= {"answers": "/".join([benchmark["group"], *models]), "sample": "/".join([benchmark["group"], models[0]])}
+own["answers"] = "/".join([benchmark["group"], *models])
+own["sample"] = "/".join([benchmark["group"], models[0]])
 context = Context(Path(sys.argv[1]))
 started = time.process_time()
 warm(context)

@@ -110,9 +110,11 @@ def honest(given: Gold, values: list[Fraction], rng: random.Random) -> str:
             kind
         ]
     layouts: list[Callable[[str], str]] = [
-        lambda a: a, lambda a: f" {a} ", lambda a: rf"\displaystyle {a}", lambda a: f"${a}$", lambda a: rf"\,{a}\;",
+        lambda a: a, lambda a: f" {a} ", lambda a: rf"\displaystyle {a}", lambda a: f"${a}$",
+        lambda a: rf"\,{a}\;",
         lambda a: f"{{{a}}}",
-        lambda a: rf"\text{{The answer is }} {a}", lambda a: a.replace("(", r"\left(").replace(")", r"\right)"),
+        lambda a: rf"\text{{The answer is }} {a}",
+        lambda a: a.replace("(", r"\left(").replace(")", r"\right)"),
         lambda a: rf"\boxed{{{a}}}",
         lambda a: a.replace(r"\frac", r"\dfrac"), lambda a: f"{a}\n",
     ]  # fmt: skip
@@ -122,21 +124,28 @@ def honest(given: Gold, values: list[Fraction], rng: random.Random) -> str:
 
 
 AFTER = [
-    r"\text{ is not the answer}", r" \text{ or } 777", r", 777", r"=777", "?", r" \to 777", r" \text{ maybe}", r"\pm 777",
+    r"\text{ is not the answer}", r" \text{ or } 777", r", 777", r"=777", "?", r" \to 777", r" \text{ maybe}",
+    r"\pm 777",
     r" \ne 777",
-    r" \text{ (wrong)}", r" \text{ I guess}", " or 777", " and 777", r" \text{ but actually } 777", r"\cdot 777", "+777", "-777",
+    r" \text{ (wrong)}", r" \text{ I guess}", " or 777", " and 777", r" \text{ but actually } 777",
+    r"\cdot 777", "+777", "-777",
     r" \text{ not}",
-    r" \mid 777", "; 777", r" \Rightarrow 777", r" \text{ xor } 777", r" \equiv 777", r"\text{, no, } 777", " % 777", r"\not",
+    r" \mid 777", "; 777", r" \Rightarrow 777", r" \text{ xor } 777", r" \equiv 777", r"\text{, no, } 777",
+    " % 777", r"\not",
     r"\text{ — or } 777",
-    "\u2192 777", "\u2260 777", " / 777", "|777", "...", r"\ldots", r" \text{ at least}", r" \leq 777", r"\text{ if } x>777", "!!",
+    "\u2192 777", "\u2260 777", " / 777", "|777", "...", r"\ldots", r" \text{ at least}", r" \leq 777",
+    r"\text{ if } x>777", "!!",
     "^{777}",
-    r"_{777}", r"\text{ million}", r" \text{edit: } 777", r"\hspace{1cm} 777", r"\color{white}777", r"\phantom{x} 777",
+    r"_{777}", r"\text{ million}", r" \text{edit: } 777", r"\hspace{1cm} 777", r"\color{white}777",
+    r"\phantom{x} 777",
     r" \lor 777",
 ]  # fmt: skip
 BEFORE = [
-    r"\text{not } ", r"\neq ", r"\neg ", r"777=", r"777, ", r"777 \text{ or } ", r"\text{anything but } ", r"\approx ", ">",
+    r"\text{not } ", r"\neq ", r"\neg ", r"777=", r"777, ", r"777 \text{ or } ", r"\text{anything but } ",
+    r"\approx ", ">",
     r"\geq ", "\u2260",
-    r"\text{maybe } ", "777/", r"777 \to ", r"\sim ", r"-777+", r"\text{It was } ", r"\text{ not equal to } ", r"1-",
+    r"\text{maybe } ", "777/", r"777 \to ", r"\sim ", r"-777+", r"\text{It was } ", r"\text{ not equal to } ",
+    r"1-",
     r"\text{less than }", "~",
 ]  # fmt: skip
 AROUND = [
@@ -218,13 +227,17 @@ def choices(rng: random.Random) -> tuple[str, bool]:
         ]
     )
     wrong = rng.choice([
-        "B{0}", "{0}B", "B or {0}", "B/{0}", "B, {0}", "B) {0})", "B: maybe {0}", "B? {0}", "not B", "B is wrong", "{0} (not B)",
+        "B{0}", "{0}B", "B or {0}", "B/{0}", "B, {0}", "B) {0})", "B: maybe {0}", "B? {0}", "not B",
+        "B is wrong", "{0} (not B)",
         "B -> {0}", "{0}) B",
-        "B and {0}", "B; {0}", "B\n{0}", "B ({0})", "B|{0}", "B = {0}", "B \\to {0}", "B, no, {0}", "either B or {0}",
+        "B and {0}", "B; {0}", "B\n{0}", "B ({0})", "B|{0}", "B = {0}", "B \\to {0}", "B, no, {0}",
+        "either B or {0}",
         "B (or {0})", "B. {0}.",
-        "B) or {0})", "\\text{{B}}\\text{{{0}}}", "B & {0}", "B+{0}", "B vs {0}", "B — {0}", "B… {0}", "not A, B",
+        "B) or {0})", "\\text{{B}}\\text{{{0}}}", "B & {0}", "B+{0}", "B vs {0}", "B — {0}", "B… {0}",
+        "not A, B",
         "anything but B", "B not", "B – no, {0}",
-        "B) 5 cm; {0}) 6 cm", "B: on second thought {0}", "{0}, not B", "B then {0}", "I would say B but {0}", "B (unsure)", "~B",
+        "B) 5 cm; {0}) 6 cm", "B: on second thought {0}", "{0}, not B", "B then {0}", "I would say B but {0}",
+        "B (unsure)", "~B",
         "!B", "¬B", "B?",
     ]).format(rng.choice("ACD"))  # fmt: skip
     return rng.choice([(right, True), (wrong, False), (wrong, False)])

@@ -112,7 +112,8 @@ def disturb(outputs: Path, stage: str, rng: random.Random, workers: float) -> st
     before = {path: path.stat().st_mtime_ns for path in outputs.glob("*/*/manifest.json")}
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run.py"), f"outputs={outputs}", *SETTINGS], cwd=ROOT, stdout=said, stderr=said,
+            [sys.executable, str(ROOT / "run.py"), f"outputs={outputs}", *SETTINGS], cwd=ROOT, stdout=said,
+            stderr=said,
             start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + LONGEST

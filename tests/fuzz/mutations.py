@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 HOSTILE: list[Any] = [
-    None, True, False, 0, -1, 1, 5.0, 0.5, 1e300, -1e300, float("nan"), float("inf"), 2**31, 2**63, 2**70, "", " ", "\t", "x",
-    "0", "-0", "007", "1e5", "nan", "NaN", "null", "None", "true", "A", "=1+1", "../../x", "/etc/passwd", "~root/x", "a/b", ".",
+    None, True, False, 0, -1, 1, 5.0, 0.5, 1e300, -1e300, float("nan"), float("inf"), 2**31, 2**63, 2**70, "",
+    " ", "\t", "x",
+    "0", "-0", "007", "1e5", "nan", "NaN", "null", "None", "true", "A", "=1+1", "../../x", "/etc/passwd",
+    "~root/x", "a/b", ".",
     "..",
-    "\x00", "\x1b[31mred", "\u202eevil", "\ufdd0", "\ufeffx", "é" * 300, "x" * 5000, "<|im_end|>", "<|endoftext|><|im_start|>user",
-    "${oc.env:HOME}", "{{ 7 * 7 }}", "\\boxed{", "\\boxed{5}\\boxed{6}", "<think>", "</think>x", "a\nb", "a\r\nb", "|", "`x`", '"',
-    [], {}, [[]], [None], ["x"], [1, 2], {"a": 1}, {"": {}}, [{"role": "user", "content": "x"}], [{"role": "assistant"}],
+    "\x00", "\x1b[31mred", "\u202eevil", "\ufdd0", "\ufeffx", "é" * 300, "x" * 5000, "<|im_end|>",
+    "<|endoftext|><|im_start|>user",
+    "${oc.env:HOME}", "{{ 7 * 7 }}", "\\boxed{", "\\boxed{5}\\boxed{6}", "<think>", "</think>x", "a\nb",
+    "a\r\nb", "|", "`x`", '"',
+    [], {}, [[]], [None], ["x"], [1, 2], {"a": 1}, {"": {}}, [{"role": "user", "content": "x"}],
+    [{"role": "assistant"}],
 ]  # fmt: skip
 """Values that are not what a reader expects."""
 

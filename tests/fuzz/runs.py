@@ -209,7 +209,7 @@ def without_locks() -> None:
 
 
 class Together:
-    """Two runs of the same command at once, with the kernel's locks or without, one of which may be killed."""
+    """Two runs of the same command at once, with the kernel's locks or without; one may be killed."""
 
     name = "two runs"
     share = 1.0
@@ -222,7 +222,8 @@ class Together:
         rng, outputs = case.rng, folder / "outputs"
         prepare = rng.choice([without_locks, lambda: None])
         wait, is_killed = rng.choice([0.0, rng.uniform(0, self.seconds)]), rng.random() < 0.4
-        what = f"{wait:.1f} s apart, {'without' if prepare is without_locks else 'with'} locks{', one killed' * is_killed}"
+        locks = "without" if prepare is without_locks else "with"
+        what = f"{wait:.1f} s apart, {locks} locks{', one killed' * is_killed}"
         other = os.fork()
         if other == 0:
             os.setsid()

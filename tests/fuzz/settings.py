@@ -41,13 +41,17 @@ NUMBERS = [
     "-0.0",
 ]
 TEXTS = [
-    "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}", "${student.name}",
+    "null", "''", "[]", "{}", "[1]", "[a,b]", "{a:1}", "true", "maybe", "a,b", "${oc.env:HOME}", "${nope}",
+    "${student.name}",
     "../../evil",
-    "/etc/passwd", "/dev/zero", "/dev/full", "/proc/self/mem", "~", "~nobody-here/x", ".", "..", "a b", "'a b'", '"', "\\", "=",
+    "/etc/passwd", "/dev/zero", "/dev/full", "/proc/self/mem", "~", "~nobody-here/x", ".", "..", "a b",
+    "'a b'", '"', "\\", "=",
     "a=b",
-    "x" * 300, "é" * 120, "[" * 60, "{a:" * 30 + "1" + "}" * 30, "\u202e", "\x1b[31m", "a\nb", "<|im_end|>", "(", "(x+x+)+y", "%",
+    "x" * 300, "é" * 120, "[" * 60, "{a:" * 30 + "1" + "}" * 30, "\u202e", "\x1b[31m", "a\nb", "<|im_end|>",
+    "(", "(x+x+)+y", "%",
     "#", "@",
-    "demo", "Qwen/Qwen2.5-7B", "$(touch pwned)", "`touch pwned`", "!!python/object/apply:os.system [id]", "*", "&a", "- x", "---",
+    "demo", "Qwen/Qwen2.5-7B", "$(touch pwned)", "`touch pwned`", "!!python/object/apply:os.system [id]", "*",
+    "&a", "- x", "---",
 ]  # fmt: skip
 
 
@@ -63,9 +67,12 @@ def keys(schema: Any = Config, prefix: str = "") -> list[str]:
 
 KEYS = [key for key in keys() if key not in ("outputs", "dry_run")]
 FREE = [
-    "pool.fields.question", "pool.fields.nope", "pool.mix.a.path", "pool.mix.a", "method.options.x", "student.template_options.x",
-    "benchmark.tasks.demo_words.path", "benchmark.tasks.demo_words.limit", "benchmark.tasks.demo_words.answer_format",
-    "benchmark.tasks.demo_words.distractor_fields", "benchmark.tasks.x.path", "hydra.run.dir", "hydra.job.name", "hydra.verbose",
+    "pool.fields.question", "pool.fields.nope", "pool.mix.a.path", "pool.mix.a", "method.options.x",
+    "student.template_options.x",
+    "benchmark.tasks.demo_words.path", "benchmark.tasks.demo_words.limit",
+    "benchmark.tasks.demo_words.answer_format",
+    "benchmark.tasks.demo_words.distractor_fields", "benchmark.tasks.x.path", "hydra.run.dir",
+    "hydra.job.name", "hydra.verbose",
     "+nope", "~student", "++a.b.c",
 ]  # fmt: skip
 """Keys that the schema does not list, and some that do not exist."""
@@ -121,9 +128,9 @@ EXTREMES = {
     float: ["0", "1e-300", "1e-9", "0.5", "0.999", "1", "2", "1e6", "1e9", "1e300", "-1", "nan"],
     bool: ["true", "false"],
 }
-OTHERS = ("hardware.processes", "hardware.nodes", "hardware.node", "hardware.device", "hardware.threads", "hardware.warm",
-          "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib", "experiment", "analysis.",
-          "hardware.silence")  # fmt: skip
+OTHERS = ("hardware.processes", "hardware.nodes", "hardware.node", "hardware.device", "hardware.threads",
+          "hardware.warm", "hardware.sequence_parallel", "tracking.", "engine.kv_cache_gib",
+          "experiment", "analysis.", "hardware.silence")  # fmt: skip
 """Settings that start other processes, or that this run does not use."""
 METHODS = (
     "lark",

@@ -21,7 +21,8 @@ SECONDS = 120.0
 MEMORY = 12 << 30
 """Bytes of address space: a configuration may ask for any size."""
 SETTINGS = (
-    "pool.questions=2", "stages=[score]", "tracking=none", "hardware.threads=1", "hardware.warm=false", "benchmark=demo_words",
+    "pool.questions=2", "stages=[score]", "tracking=none", "hardware.threads=1", "hardware.warm=false",
+    "benchmark=demo_words",
     "benchmark.tasks.demo_words.limit=2", "benchmark.decoding.samples=1", "benchmark.decoding.seeds=[0]",
     "benchmark.decoding.max_new_tokens=8",
 )  # fmt: skip

@@ -170,7 +170,7 @@ def shown_id(value: Any) -> str:
 
 @dataclass
 class Tables:
-    """Damaged files of one kind. `read` reads one in a fork and saves what it found; `compare` checks that."""
+    """Damaged files of one kind. `read` reads one in a fork and saves it; `compare` checks that."""
 
     name: str
     share: float
@@ -224,9 +224,8 @@ def read_pool(path: Path, found: Path) -> None:
     save([*pools.iterate(table), {"unused": counts.get("unused", {})}], found)
 
 
-KNOWN = {"question_id", "problem_id", "candidate_id", "teacher", "rollout", "question", "problem", "response", "completion",
-"answer",
-         "correct", "system", "thinking", "messages", "tools"}  # fmt: skip
+KNOWN = {"question_id", "problem_id", "candidate_id", "teacher", "rollout", "question", "problem", "response",
+         "completion", "answer", "correct", "system", "thinking", "messages", "tools"}  # fmt: skip
 
 
 def same_pool(rows: list[Row], found: list[Row]) -> str | None:
@@ -345,7 +344,8 @@ def _number(value: Any) -> float:
 def training_rows() -> list[Row]:
     return [
         {
-            "messages": [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["response"]}],
+            "messages": [{"role": "user", "content": row["question"]},
+                         {"role": "assistant", "content": row["response"]}],
             "weight": 0.5, "question_id": row["question_id"], "candidate_id": row["candidate_id"],
         }
         for row in base_rows()
@@ -374,10 +374,12 @@ def same_training_set(rows: list[Row], found: list[Row]) -> str | None:
 
 KINDS = (
     Tables("pool", 2.0, read_pool, same_pool, base_rows,
-           arguments=lambda path, outputs: small(outputs, "pool=files", f"pool.path={path}", "pool.questions=null")),
+           arguments=lambda path, outputs: small(
+               outputs, "pool=files", f"pool.path={path}", "pool.questions=null")),
     Tables("benchmark", 1.0, read_benchmark, same_benchmark, benchmark_rows,
-           arguments=lambda path, outputs: [f"outputs={outputs}", "dry_run=true", "tracking=none", "benchmark=demo_words",
-                                            f"benchmark.tasks.demo_words.path={path}", "benchmark.tasks.demo_words.count=null"]),
+           arguments=lambda path, outputs: [
+               f"outputs={outputs}", "dry_run=true", "tracking=none", "benchmark=demo_words",
+               f"benchmark.tasks.demo_words.path={path}", "benchmark.tasks.demo_words.count=null"]),
     Tables("scores", 0.5, read_score_file, same_scores, score_rows, (".csv", ".csv", ".parquet")),
     Tables("training set", 0.5, read_training_set, same_training_set, training_rows, (".jsonl",)),
 )  # fmt: skip

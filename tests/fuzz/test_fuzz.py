@@ -16,7 +16,8 @@ from tests.fuzz.tables import Tables, read_pool
 
 SEED = 20
 CASES = {
-    "pool": 10, "benchmark": 5, "scores": 5, "training set": 5, "settings": 2, "config files": 1, "student": 1, "finished run": 1,
+    "pool": 10, "benchmark": 5, "scores": 5, "training set": 5, "settings": 2, "config files": 1,
+    "student": 1, "finished run": 1,
     "stopped run": 0, "kills": 0, "two runs": 0, "full disks": 1, "extremes": 0, "answers": 1,
 }  # fmt: skip
 """Cases of each kind that take half a minute together."""

@@ -200,7 +200,8 @@ WRAPPERS = st.sampled_from(
     ]
 )
 HEDGES = st.sampled_from([
-    r" \text{ or so}", r" \text{ maybe}", r" \text{ is wrong}", "?", r" \text{ or } 8123", ", 8123", " = 8123",
+    r" \text{ or so}", r" \text{ maybe}", r" \text{ is wrong}", "?", r" \text{ or } 8123", ", 8123",
+    " = 8123",
     r" \text{ not really}",
     r" \to 8123", " or maybe not", r" \ne 8123", r"\text{, I guess}", " 8 9",
 ])  # fmt: skip

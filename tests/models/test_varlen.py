@@ -136,7 +136,8 @@ def test_pytorchs_function_and_the_reference_agree(
     inputs = pack(SIZES, 4, kv_heads, torch.bfloat16)
     bounds = Segments.of(SIZES)
     arguments: dict[str, Any] = {
-        "scale": 0.3, "window_size": CAUSAL if window is None else (window - 1, 0), "enable_gqa": kv_heads != 4,
+        "scale": 0.3, "window_size": CAUSAL if window is None else (window - 1, 0),
+        "enable_gqa": kv_heads != 4,
     }  # fmt: skip
     where = (bounds.boundaries, bounds.boundaries, bounds.longest, bounds.longest)
     theirs = varlen_attn(*inputs, *where, **arguments)

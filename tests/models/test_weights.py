@@ -95,7 +95,9 @@ def damage(folder: Path, how: str) -> None:  # noqa: PLR0912
 DAMAGE = {
     "missing": f"lacks the tensor {UP}",
     "unexpected": r"has, without a place in the model, the tensor model\.layers\.9",
-    "beside an index": r"model\.safetensors is in the folder, but not named by model\.safetensors\.index\.json",
+    "beside an index": (
+        r"model\.safetensors is in the folder, but not named by model\.safetensors\.index\.json"
+    ),
     "shape": f"has the wrong shape for the tensor {UP}",
     "twice": f"names b.safetensors for the tensor {UP}, but it is in a.safetensors",
     "outside": r"should be in '\.\./b\.safetensors', which is not a file in the folder",

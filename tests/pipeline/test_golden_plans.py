@@ -1,8 +1,8 @@
 """Users' artifacts stay valid: the folders of all artifacts of every run in `RUNS` are compared with
 recorded ones.
 
-A change here invalidates finished work. If it is intended, explain it in docs/versions.md and write the file again:
-python -m tests.pipeline.test_golden_plans
+A change here invalidates finished work. If it is intended, explain it in docs/versions.md and write the file
+again: python -m tests.pipeline.test_golden_plans
 """
 
 import json
@@ -25,7 +25,8 @@ ROW = {
     "response": "\\boxed{2}",
     "answer": "2",
 }
-LINE = {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}], "weight": 1.0,
+LINE = {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}],
+        "weight": 1.0,
         "question_id": "q1", "candidate_id": "a"}  # fmt: skip
 
 RUNS = [

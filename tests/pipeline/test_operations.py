@@ -39,7 +39,7 @@ def steps(folder: Path, *typed: str) -> list[Step]:
 
 
 def test_code_that_compares_an_operations_name_is_rare_and_in_declarations_or_the_plan() -> None:
-    """Declarations are as many as there are operations; the limit of the others leaves room for a few more."""
+    """There are as many declarations as operations; the limit of the others leaves room for a few more."""
     found = places(ROOT)
     declared = ("plan.py", "scoring/methods.py", "scoring/sources.py", "config/schema.py")
     elsewhere = [place for place in found if "/operations/" not in place.file]
@@ -129,7 +129,7 @@ def test_a_packaged_model_can_judge(tmp_path: Path) -> None:
 
 
 def test_verdicts_of_a_judge_with_wrong_weights_are_not_reused(tmp_path: Path) -> None:
-    """Versions 1 and 2 may hold verdicts of another model, in their artifacts and in the cache of verdicts."""
+    """Versions 1 and 2 may hold verdicts of another model, in artifacts and in the cache of verdicts."""
     from lark.scoring.judge import verdicts_folder
 
     depends = {"judge": {"weights": "Qwen/Qwen3-32B@main"}, "engine": "vllm"}

@@ -264,7 +264,7 @@ def test_values_that_mean_nothing_are_refused(values: dict[str, Any], said: str,
 
 def test_missing_numbers_of_tables_are_missing(tmp_path: Path) -> None:
     rows = [{"question": "A?", "response": "x", "answer": answer, "rollout": rollout, "correct": correct}
-            for answer, rollout, correct in ((5.0, 0.0, 1.0), (2.5, 1.0, 0.0), (None, None, None))]  # fmt: skip
+            for answer, rollout, correct in ((5.0, 0.0, 1.0), (2.5, 1.0, 0.0), (None,) * 3)]  # fmt: skip
     pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
     found = list(read(Pool(name="p", format="rows", path=str(tmp_path / "a.parquet"))))
     assert [(t.answer, t.rollout, t.correct) for t in found] == [

@@ -28,7 +28,8 @@ with (folder / "pool.jsonl").open("w") as handle:
     for q in range(questions):
         for c in range(candidates):
             response = f"First check {q}. Perhaps {c} might do, since {q * c} is near. " * 3 + f"It is {q}."
-            row = {"question_id": f"q{q:05d}", "candidate_id": f"{c:02d}", "teacher": f"t{c // 3:02d}", "rollout": c % 3}
+            ids = {"question_id": f"q{q:05d}", "candidate_id": f"{c:02d}"}
+            row = {**ids, "teacher": f"t{c // 3:02d}", "rollout": c % 3}
             handle.write(json.dumps({**row, "question": f"What is {q}?", "response": response}) + "\n")
 
 pool = Pool(name="large", format="rows", path=str(folder / "pool.jsonl"))
@@ -42,13 +43,16 @@ nll = n_tokens * rng.gamma(4, 0.1, len(keys))
 lengths = keys.assign(n_tokens=n_tokens, truncated=False)
 lengths.to_parquet(folder / "lengths.parquet", index=False)
 brier = nll * rng.uniform(0.2, 0.7, len(keys))
-lengths.assign(nll=nll, brier=brier, rank_sum=3.0 * n_tokens).to_parquet(folder / "scores.parquet", index=False)
+scores = lengths.assign(nll=nll, brier=brier, rank_sum=3.0 * n_tokens)
+scores.to_parquet(folder / "scores.parquet", index=False)
 lengths.assign(local_naturalness=-rng.random(len(keys))).to_parquet(folder / "local.parquet", index=False)
 
 chosen = {}
-for name in [name for name, method in METHODS.items() if method.needs <= {"lengths", "statistics", "local", "text"}]:
+sources = {"lengths", "statistics", "local", "text"}
+for name in [name for name, method in METHODS.items() if method.needs <= sources]:
     inputs = {source: folder for source in ("pool", "lengths", "scores", "local", "text")}
-    chosen[name] = selecting.write_selection(job_of(composed(f"method={name}"), folder, inputs=inputs))["trajectories"]
+    job = job_of(composed(f"method={name}"), folder, inputs=inputs)
+    chosen[name] = selecting.write_selection(job)["trajectories"]
 lines = sum(1 for _ in (folder / "train.jsonl").open())
 # Not `ru_maxrss`, which a child inherits from its parent.
 peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024

@@ -35,7 +35,7 @@ def assert_distribution(
     log_p = z - z.logsumexp(1, keepdim=True)
     p = log_p.exp()
     terms = torch.where(p > 0, -p * log_p, 0)
-    # -p log p of a token with p close to 1 from 1 - p, the sum of the others: the softmax has rounded it away.
+    # -p log p of a token with p close to 1 from 1 - p, the sum of the others: the softmax rounds it away.
     top = p.argmax(1, keepdim=True)
     rest = p.scatter(1, top, 0).sum(1)
     entropy = terms.scatter(1, top, 0).sum(1) - (1 - rest) * torch.log1p(-rest)

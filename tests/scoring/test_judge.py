@@ -94,7 +94,8 @@ def test_a_verdict_is_valid_or_missing(answer: str, score: float | None) -> None
     assert judge.overall_score(answer) == score
 
 
-PIECES = ['{"overall_score":', "'overall_score':", "{", "}", "0.3", "[", '"', "'", "\\", "1e999", "-1", ",", "\n",
+PIECES = ['{"overall_score":', "'overall_score':", "{", "}", "0.3", "[", '"', "'", "\\", "1e999", "-1", ",",
+          "\n",
           "<think>", "</think>", "\ud83d", "9" * 400]  # fmt: skip
 
 

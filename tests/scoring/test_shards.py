@@ -114,7 +114,7 @@ def write_shards(folder: Path, whole: Shards, value: float) -> None:
 
 
 def test_shards_of_another_size_are_ignored_and_removed(tmp_path):
-    """`scoring.shard_tokens` is not part of the fingerprint, so a resumed run may cut the pool differently."""
+    """`scoring.shard_tokens` is not in the fingerprint, so a resumed run may cut the pool differently."""
     write_lengths(tmp_path)
     before, now = (Shards.of(tmp_path, tokens) for tokens in (10**6, 40))
     assert before.rows != now.rows

@@ -45,7 +45,7 @@ def reference(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
     wrong_p2 = torch.exp(2 * wrong_log_p).sum(1)
     z_y = z.gather(1, y)
     return {
-        # -log(1 - q) keeps its digits where the gold probability 1 - q is close to one, -log p where it is not.
+        # -log(1 - q) keeps its digits if the gold probability 1 - q is close to one, -log p if not.
         "surprisal": torch.where(log_p_wrong < -1, -torch.log1p(-log_p_wrong.exp()), -gold),
         "residual": torch.exp(2 * log_p_wrong) + wrong_p2,
         "sum_p2": torch.exp(2 * gold) + wrong_p2,

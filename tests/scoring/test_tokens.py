@@ -1,4 +1,4 @@
-"""The statistics of tokens on disk: what is written is what is read, a question at a time, finished or not."""
+"""Statistics of tokens on disk: what is written is what is read, question by question, finished or not."""
 
 from dataclasses import fields, replace
 from pathlib import Path

@@ -106,7 +106,8 @@ def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
     ]
     rows = [
         pd.DataFrame({name: getattr(row, name) for name in STATISTICS}).assign(
-            question_id=row.question_id, candidate_id=row.candidate_id, position=range(len(row)), p_gold=row.p,
+            question_id=row.question_id, candidate_id=row.candidate_id,
+            position=range(len(row)), p_gold=row.p,
             likeliest=row.alternatives[:, 0], likeliest_p=row.alternative_p[:, 0],
         )
         for row in found
@@ -115,7 +116,7 @@ def read(scored: dict[str, Path], output: str) -> pd.DataFrame:
 
 
 def test_passes_without_gradients_ask_for_ligers_kernels(pool, tmp_path, monkeypatch):
-    """On CPU the answer is always no (tests/models/test_liger.py); which passes ask is the same everywhere."""
+    """On CPU the answer is always no (tests/models/test_liger.py); the passes that ask are the same."""
     devices = []
     monkeypatch.setattr(forward, "fuse_forward", lambda model, device: devices.append(device))
     run_here("score", pool, tmp_path / "with", "scores")

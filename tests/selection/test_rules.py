@@ -132,7 +132,8 @@ def test_chi2_weights_are_the_optimum_that_a_solver_finds(seed):
         return -(g @ (q - p) - tau / 2 * chi2)
 
     solution = minimize(
-        loss, p, method="SLSQP", bounds=[(0, 1)] * K, constraints={"type": "eq", "fun": lambda q: q.sum() - 1},
+        loss, p, method="SLSQP", bounds=[(0, 1)] * K,
+        constraints={"type": "eq", "fun": lambda q: q.sum() - 1},
         options={"ftol": 1e-14, "maxiter": 1000},
     )  # fmt: skip
     np.testing.assert_allclose(dense(selection, K), solution.x, atol=1e-5)
@@ -152,7 +153,8 @@ def test_all_questions_at_once_equal_a_loop_over_questions(pool, budget, weighti
     selection = select(scores, questions, candidates, budget, weighting, higher_is_better=higher_is_better)
     expected = naive_select(pool, budget, weighting, 1 if higher_is_better else -1)
     actual = zip(
-        questions[selection.row], candidates[selection.row], selection.rank, selection.score, selection.weight,
+        questions[selection.row], candidates[selection.row],
+        selection.rank, selection.score, selection.weight,
         selection.threshold, selection.tau, strict=True,
     )  # fmt: skip
     np.testing.assert_allclose(

@@ -163,7 +163,8 @@ def test_truncated_trajectories_in_the_selection_are_counted(
 
 
 @pytest.mark.parametrize(("share", "settings", "refused"), [
-    (0.5, [], True), (0.5, ["method.partial=true"], False), (0.97, [], False), (0.5, ["method.teacher=1"], False),
+    (0.5, [], True), (0.5, ["method.partial=true"], False),
+    (0.97, [], False), (0.5, ["method.teacher=1"], False),
 ])  # fmt: skip
 def test_scores_that_cover_too_little_of_the_pool_are_refused(
     share: float, settings: list[str], refused: bool, tmp_path: Path

@@ -219,7 +219,8 @@ def test_no_response_token_is_a_zero_that_reaches_every_parameter() -> None:
 def tiny_llama(tied: bool, seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64,
+        num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, attn_implementation="sdpa",
     )  # fmt: skip
     return LlamaForCausalLM(config).train()

@@ -44,7 +44,8 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"weight": True}, "`weight` must be a number .*, not True"),
         (
             {"weight": MISSING},
-            "there is no `weight`; .* A line of a training set has question_id, candidate_id, weight and messages",
+            "there is no `weight`; .* A line of a training set has question_id, candidate_id,"
+            " weight and messages",
         ),
         ({"question_id": MISSING}, "there is no `question_id`"),
         ({"candidate_id": None}, "there is no `candidate_id`"),

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm processes 
 
 STAND_IN = """
 import os, random, signal, subprocess, sys, time
-print("imported with", os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("PYTORCH_ALLOC_CONF"), flush=True)
+seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF")]
+print("imported with", *seen, flush=True)
 imported_by, calls = os.getpid(), []
 
 

@@ -72,8 +72,8 @@ def is_one_letter(tokens: Tokens) -> bool:
 
 
 def has_factor_behind(tokens: Tokens) -> bool:
-    """True if a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that, except
-    `2+i3`: it is a name, or there is a digit too many.
+    """True if a number directly follows a value: `c1`, `\\sqrt{3}1`. Nobody writes a product like that,
+    except `2+i3`: it is a name, or there is a digit too many.
     """
     for place, after in enumerate(tokens[1:]):
         if after.is_number and _ends_value(tokens, place) and not _is_imaginary_unit(tokens, place):

@@ -53,7 +53,8 @@ def is_name(words: Sequence[str]) -> bool:
 def is_point_name(letters: str, in_figure: bool) -> bool:
     """True if capital letters can be points (`AB`), and are not a word that denies or counts (`NOT`, `SIX`).
 
-    With the sign of a figure (`in_figure`), the first letters of the alphabet are always points: `\\angle BAD`.
+    With the sign of a figure (`in_figure`), the first letters of the alphabet are always points:
+    `\\angle BAD`.
     """
     if in_figure and set(letters) <= set("ABCDEFGH"):
         return True

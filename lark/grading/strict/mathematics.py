@@ -48,8 +48,8 @@ def same_expression(predicted: Expression, expected: Expression) -> bool:
     """True if two expressions are equal.
 
     A decimal may approximate an expected value that has no finite decimal, and an expected decimal may be the
-    rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base may
-    be left out.
+    rounding of a value that has none. Infinity, sets and numbers with a base equal only themselves; a base
+    may be left out.
     """
     if predicted.latex == expected.latex:
         return True

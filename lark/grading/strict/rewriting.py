@@ -1,4 +1,4 @@
-"""Rewrite notations from outside LaTeX (`√2`, `2**10`, `1e6`), and commands between their arguments, in LaTeX.
+"""Rewrite notations from outside LaTeX (`√2`, `2**10`, `1e6`) and commands between their arguments as LaTeX.
 
 This works on the text, before it is split into tokens. Every rule is linear in the length of the text.
 """

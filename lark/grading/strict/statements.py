@@ -175,7 +175,7 @@ def _same_row(ours: tuple[Expression, ...], theirs: tuple[Expression, ...]) -> b
 
 
 def _same_inequalities(predicted: Inequality, expected: Inequality) -> bool:
-    """True if each inequality is a positive multiple of one on the other side. Infinite ones are only sets."""
+    """True if each inequality is a positive multiple of one on the other side. Infinite ones are sets."""
     members = (*predicted.members, *expected.members)
     if any(member.latex in INFINITIES for member in members):
         return False

@@ -21,8 +21,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Bracketed:
-    """Values in brackets: a tuple, an interval or a set. Also a ratio, whose opening is `:`, and whose closing
-    is `:`, or `to` if it is in words.
+    """Values in brackets: a tuple, an interval or a set. Also a ratio, whose opening is `:`, and whose
+    closing is `:`, or `to` if it is in words.
     """
 
     opening: str

@@ -44,7 +44,7 @@ def split_unit(tokens: Tokens, reading: ReadingRules) -> tuple[Tokens, Unit | No
 
 
 def _split_words(tokens: Tokens, sign: Unit | None, reading: ReadingRules) -> tuple[Tokens, Unit | None]:
-    """A value without the unit in words after it, and the unit. `sign`: the unit of a sign before the value."""
+    """A value without the unit in words after it, and the unit. `sign`: the unit of a preceding sign."""
     tokens = _without_abbreviating_period(tokens)
     start = _first_word(tokens)
     if start > 1 and tokens[start - 1].text == "/" and sign:  # `\$5/\text{hour}`

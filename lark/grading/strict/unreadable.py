@@ -1,4 +1,4 @@
-"""The error of a reader that is not certain. It stays in this package: `equality.compare` makes it a False."""
+"""The error of a reader that is not certain; inside this package, `equality.compare` makes it a False."""
 
 
 class UnreadableError(ValueError):

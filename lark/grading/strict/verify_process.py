@@ -21,7 +21,7 @@ from typing import IO
 from lark.grading.strict.equality import compare
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes of address space. A tower of powers would otherwise fill the machine's memory before its time is up."""
+"""Bytes of address space. Otherwise a tower of powers fills the machine's memory before its time is up."""
 WALL_FACTOR = 20
 """Wall-clock seconds allowed per second of CPU time, for a call that waits instead of working."""
 

@@ -165,7 +165,7 @@ def _made(
     assumed: float,
     loads: int = 1,
 ) -> Estimate:
-    """`parts` are dealt to processes and not split; `certain` and `assumed`: bytes in addition to the weights."""
+    """`parts` are dealt to processes, not split; `certain` and `assumed` are bytes added to the weights."""
     machine = planner.hardware.machine
     dtype = planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
@@ -229,7 +229,8 @@ GRADIENTS = Operation(
 )  # fmt: skip
 ESTIMATES = Operation(
     "estimates", "analyse", "lark.analysis.worker:estimates", **SKETCHED,
-    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=partial(_sketched_cost, forward=True), remedies=_kappa_remedies,
+    collect=_merge(ESTIMATES_TABLE.file, "questions"), cost=partial(_sketched_cost, forward=True),
+    remedies=_kappa_remedies,
 )  # fmt: skip
 TEACHERS = Operation(
     "teacher_gradients", "analyse", "lark.analysis.worker:teacher_gradients", **SKETCHED,

@@ -130,7 +130,7 @@ def _sketched_bytes(planner: Planner, sketch: costs.SketchShape, tokens: int) ->
 
 
 def influence_cost(planner: Planner, step: Step) -> Estimate:
-    """Only a validation set of its own needs the student. Its trajectories are assumed to be like the pool's."""
+    """Only a validation set of its own needs the student. Its trajectories count as the pool's."""
     lengths = planner.lengths
     validation = planner.config.method.validation
     if validation.path is None:

@@ -54,7 +54,8 @@ def job(number: str) -> None:
         file.write_text("FAILED")
         return
     file.write_text("RUNNING")
-    env = {**os.environ, "SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+    env = {**os.environ, "SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_PROCID": "0",
+           "SLURM_LOCALID": "0",
            "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1"}  # fmt: skip
     code = subprocess.run(["bash", str(STATE / f"{number}.sh")], env=env, check=False).returncode
     file.write_text("FAILED" if code else "COMPLETED")
