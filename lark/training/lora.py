@@ -3,6 +3,7 @@ Merged on export.
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +92,26 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
         total += size
         trained += size * parameter.requires_grad
     log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{total:,}")
+    without = _without_adapters(model)
+    if without:
+        log.info("LoRA: these matrices have no adapters: %s", ", ".join(without))
     return wrapped
+
+
+def _without_adapters(model: PreTrainedModel) -> list[str]:
+    """Matrices without adapters, except embeddings and the head; `*` stands for the number of a layer. PEFT
+    adapts linear layers only, so the experts of a mixture are among them.
+    """
+    outside = [model.get_input_embeddings(), model.get_output_embeddings()]
+    names = set()
+    for layer, module in model.named_modules():
+        is_adapted = layer.endswith(".base_layer") or ".lora_" in layer
+        if is_adapted or any(module is part for part in outside):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if len(getattr(parameter, "ds_shape", parameter.shape)) > 1:  # of a part that ZeRO-3 shards, too
+                names.add(re.sub(r"\.\d+\.", ".*.", f"{layer}.{name}"))
+    return sorted(names)
 
 
 def _check_targets(model: PreTrainedModel, lora: Lora) -> None:

@@ -131,6 +131,8 @@ def prepare(job: Job) -> Run:
     zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
+    if config.hardware.zero not in (None, zero) and zero == 3:
+        log.info("hardware.offload=optimizer: training with ZeRO-3, not with %d", config.hardware.zero)
     student = _student(config, device)
     twin = _twin(job.weights, student, device) if zero == 3 else None
     traits = None if twin is None else _traits(twin, config)
