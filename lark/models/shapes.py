@@ -23,7 +23,11 @@ ARCHITECTURES = Path(__file__).parent / "architectures"
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Keys of a `config.json` for the number of experts in a layer."""
-EXPERT_WIDTH = {"qwen3_moe": "moe_intermediate_size", "mixtral": "intermediate_size", "gpt_oss": "intermediate_size"}
+EXPERT_WIDTH = {
+    "qwen3_moe": "moe_intermediate_size",
+    "mixtral": "intermediate_size",
+    "gpt_oss": "intermediate_size",
+}
 """The families of mixtures of experts whose size is known, and their key for the width of one expert."""
 WITH_QK_NORM = ("qwen3", "qwen3_moe", "gemma3_text")
 GEMMA3: Mapping[str, Any] = {
@@ -32,7 +36,6 @@ GEMMA3: Mapping[str, Any] = {
     "head_dim": 256,
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
-    "tie_word_embeddings": True,
 }
 """Sizes that a Gemma 3 leaves out of its `config.json` where they are the family's."""
 
@@ -89,6 +92,7 @@ class Shape:
         family = config.get("model_type")
         if family == "gemma3_text":
             config = {**GEMMA3, **config}
+        is_gemma = family in ("gemma2", "gemma3_text")
         is_gpt_oss = family == "gpt_oss"
         heads = _count(config, "num_attention_heads")
         hidden = _count(config, "hidden_size")
@@ -102,12 +106,12 @@ class Shape:
             kv_heads=_count(config, "num_key_value_heads", heads),
             head_size=_count(config, "head_dim", max(1, hidden // heads)),
             vocabulary=_count(config, "vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            tied=bool(config.get("tie_word_embeddings", is_gemma)),
             qkv_bias=family == "qwen2" or bool(config.get("attention_bias", is_gpt_oss)),
             qk_norm=family in WITH_QK_NORM,
             context=_count(config, "max_position_embeddings"),
             experts=experts,
-            norms=4 if family == "gemma3_text" else 2,
+            norms=4 if is_gemma else 2,
             beside=hidden + heads if is_gpt_oss else 0,
             needs_eager=is_gpt_oss or config.get("attn_logit_softcapping") is not None,
         )
@@ -127,6 +131,11 @@ class Shape:
         """
         router = 0 if self.experts is None else self.experts.count
         return self.hidden * (2 * self.attention_width + 2 * self.kv_width + 3 * self.intermediate + router)
+
+    @property
+    def whole_layer(self) -> int:
+        """Parameters of the matrices of one layer, with all of its experts."""
+        return self.layer_matrices + self._idle
 
     @property
     def head(self) -> int:

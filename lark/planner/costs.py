@@ -208,7 +208,8 @@ def _bucket_bytes(shape: Shape, setup: TrainingSetup, trained: int) -> float:
     used = min(BUCKET, trained)
     allocated = BUCKET if setup.cuda else used
     if setup.zero == 3:
-        gathered = min(BUCKET, shape.parameters) if setup.world > 1 else 0
+        at_once = max(BUCKET, shape.head, shape.whole_layer)  # a module is gathered whole
+        gathered = min(at_once, shape.parameters) if setup.world > 1 else 0
         return 4.0 * (allocated + used) + element * gathered
     reduced = 4.0 * used if setup.half else 0.0
     return element * allocated + reduced

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, Trainer
 
 from lark.config import Config
 from lark.models.chat import ChatFormat
-from lark.models.load import load_model
+from lark.models.load import copy_processor, load_model
 from lark.training.checkpoints import FileStamp, stamps
 from lark.training.checks import refuse_diverged
 from lark.training.lora import merged, transposed_layers, with_unquantised_base
@@ -103,6 +103,7 @@ class Exporter:
         self._check_finite(weights)
         shell.save_pretrained(folder, state_dict=weights)
         self.chat.tokenizer.save_pretrained(folder)
+        copy_processor(self.source, self.config.student.revision, folder)
         # Only their owner can read new safetensors files; config.json has the mode of an ordinary file.
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():

@@ -13,6 +13,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lark.config import Lora
+from lark.models.load import text_part
 from lark.training.checks import check_blocks, check_targets
 
 log = logging.getLogger(__name__)
@@ -71,11 +72,9 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # not needed elsewhere, and takes a second
 
-    targets: str | list[str] = list(lora.targets)
-    if targets == [ALL_LINEAR]:
-        targets = ALL_LINEAR
-    else:
-        _check_targets(model, lora)
+    # Full names. PEFT's own "all-linear" would also adapt the 3-D experts of some mixtures, which `merged` does
+    # not support, and any short name would adapt a vision tower, which text does not reach.
+    targets = sorted(_targets(model, lora))
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -114,13 +113,20 @@ def _without_adapters(model: PreTrainedModel) -> list[str]:
     return sorted(names)
 
 
-def _check_targets(model: PreTrainedModel, lora: Lora) -> None:
-    """Check that targets name linear layers, the only ones that `merged` supports. The head is not one."""
+def _targets(model: PreTrainedModel, lora: Lora) -> set[str]:
+    """Names of the layers to adapt: linear ones, the only ones that `merged` supports. The head is not one."""
     head = model.get_output_embeddings()
     layers = dict(model.named_modules())
     heads = {name for name, layer in layers.items() if layer is head}
-    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D)}
+    part = set(text_part(model).modules())
+    linear = {
+        name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D) and layer in part
+    }
+    if list(lora.targets) == [ALL_LINEAR]:
+        return linear - heads
     check_targets(lora.targets, layers, linear - heads, heads)
+    endings = tuple(f".{target}" for target in lora.targets)
+    return {name for name in linear if f".{name}".endswith(endings)}
 
 
 def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:

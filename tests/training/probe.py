@@ -188,7 +188,9 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
     else:
         run.exporter.export()
     schedule = run.trainer.lr_scheduler
+    model = run.exporter.student
     return {
+        "frozen": [name for name, weight in model.named_parameters() if not weight.requires_grad],
         "zero": run.trainer.sharding.zero,
         "held": held(run) if "offload" in name else None,
         "micro_steps": len(run.trainer.batches.steps[0].micro[0]),

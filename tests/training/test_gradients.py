@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from lark.models.load import PROCESSOR
 from lark.models.shapes import Shape
 from lark.planner.costs import PAGED, RESUMABLE, TrainingSetup, resume_bytes, state_bytes
 from lark.training.constants import BUCKET
@@ -32,6 +33,7 @@ from tests.training.tiny import (
     WEIGHTS,
     direct_gradient,
     relative_error,
+    write_multimodal,
     write_student,
     write_training_set,
 )
@@ -50,7 +52,8 @@ ARRANGEMENTS = {
 ZERO = (0, 2, 3)
 OBJECTIVES = ("nll", "dft", "entropy")
 """With weights of tokens, which the training set `tokens` has."""
-POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+SEVERAL_STEPS = ["training.global_batch=4", "training.learning_rate=0.001"]
+POISON = SEVERAL_STEPS
 SHARED = ["hardware.sequence_parallel=2"]
 OFFLOAD = ["hardware.offload=optimizer"]
 """As in the cases below with hardware.zero=2, which the preset of a node with 8 GPUs sets."""
@@ -68,6 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_student(folder / "student")
     write_student(folder / "untied", tied=False)
     write_student(folder / "wide", hidden=64, intermediate=128)
+    write_multimodal(folder / "multimodal")
     write_training_set(folder / "selection")
     write_training_set(folder / "poisoned", poisoned=True)
     write_training_set(folder / "all poisoned", weights=[TOO_LARGE] * 16)
@@ -80,6 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for kind in ("packed", "padded"):  # two processes that share their micro-batches have those of one
             cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
         cases[f"{zero}-poisoned"] = case("untied", zero, *POISON) | {"selection": "poisoned"}
+        cases[f"{zero}-multimodal"] = case("multimodal", zero, *SEVERAL_STEPS)
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
         cases[f"{zero}-stopped"] = case("student", zero, *POISON) | {"selection": "all poisoned"}
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
@@ -328,6 +333,33 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_n
     lines = [json.loads(line) for line in (folder / f"{kind}-poisoned" / "metrics.jsonl").open()]
     assert [line["loss"] is None for line in lines] == ["skipped" in line for line in lines]
     assert sum("skipped" in line for line in lines) == 1
+
+
+def test_a_multimodal_student_is_trained_and_exported_whole_however_it_is_sharded(
+    folder: Path, results: dict[str, Any]
+) -> None:
+    """Four steps of SGD. With DDP, weights without gradients would end the run at the second."""
+    alone = trained(folder / "multimodal", folder / "selection", folder / "1-multimodal", *SEVERAL_STEPS)
+    alone.exporter.export()
+    before, expected = (
+        load_file(folder / name / "model.safetensors") for name in ("multimodal", "1-multimodal")
+    )
+    vision = {name for name in before if "vision_tower" in name or "multi_modal_projector" in name}
+    assert {name for name in before if torch.equal(before[name], expected[name])} == vision
+    for zero in ZERO:
+        exported = folder / f"{zero}-multimodal"
+        assert len(results[f"{zero}-multimodal"]["frozen"]) == len(vision) > 0
+        after = load_file(exported / "model.safetensors")
+        assert set(after) == set(before)
+        for name, weight in after.items():
+            assert float((weight - expected[name]).abs().max()) <= 1e-6, name
+        assert all(
+            (exported / name).read_bytes() == (folder / "multimodal" / name).read_bytes()
+            for name in PROCESSOR
+        )
+        assert (
+            type(AutoModelForCausalLM.from_pretrained(exported)).__name__ == "Gemma3ForConditionalGeneration"
+        )
 
 
 @pytest.mark.parametrize("kind", ["0", "2", "3", "2-bf16"])

@@ -379,7 +379,7 @@ THREE = ["hardware.processes=3", "hardware.sequence_parallel=3"]
         (
             ["hardware.processes=2", "hardware.zero=0", "hardware.offload=optimizer"],
             None,
-            "needs ZeRO: set hardware.zero=2 or 3",
+            "needs ZeRO: set hardware.zero=3",
         ),
         (["hardware.offload=everything"], None, "hardware.offload=everything: choose one of none, optimizer"),
     ],
@@ -412,6 +412,16 @@ def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, sai
     lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
     with pytest.raises(LarkError, match=said):
         add_adapters(small_llama(), lora)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "q_proj"])
+def test_adapters_leave_a_vision_tower_alone(targets: str, tmp_path: Path) -> None:
+    """Its layers have the same names as those that text reaches."""
+    model = AutoModelForCausalLM.from_pretrained(write_multimodal(tmp_path))
+    lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
+    adapters = [name for name, weight in add_adapters(model, lora).named_parameters() if weight.requires_grad]
+    assert any("q_proj" in name for name in adapters)
+    assert all("language_model" in name for name in adapters)
 
 
 @pytest.mark.parametrize(
