@@ -44,10 +44,10 @@ def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | Non
             f" a multiple of {shape.kv_heads}."
         )
     if needs_mask(config.student, shape):
-        raise LarkError(
-            f"{setting} does not support student.attention={config.student.attention}: use sdpa or"
-            " flash_attention_2."
-        )
+        problem = f"student.attention={config.student.attention}: use sdpa or flash_attention_2"
+        if shape is not None and shape.needs_eager:
+            problem = f"eager attention, which {config.student.path} needs: set it to 1"
+        raise LarkError(f"{setting} does not support {problem}.")
     if machine.lacks("deepspeed"):
         raise LarkError(
             f"{setting} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."

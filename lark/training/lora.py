@@ -116,15 +116,13 @@ def _without_adapters(model: PreTrainedModel) -> list[str]:
 def _targets(model: PreTrainedModel, lora: Lora) -> set[str]:
     """Names of the layers to adapt: linear ones, the only ones that `merged` supports. The head is not one."""
     head = model.get_output_embeddings()
-    layers = dict(model.named_modules())
+    used = {head, *text_part(model).modules()}
+    layers = {name: layer for name, layer in model.named_modules() if layer in used}
     heads = {name for name, layer in layers.items() if layer is head}
-    part = set(text_part(model).modules())
-    linear = {
-        name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D) and layer in part
-    }
+    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D)} - heads
     if list(lora.targets) == [ALL_LINEAR]:
-        return linear - heads
-    check_targets(lora.targets, layers, linear - heads, heads)
+        return linear
+    check_targets(lora.targets, layers, linear, heads)
     endings = tuple(f".{target}" for target in lora.targets)
     return {name for name in linear if f".{name}".endswith(endings)}
 
