@@ -6,7 +6,6 @@ is computed.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
@@ -173,28 +172,6 @@ def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
 
 SHARDED = 4 + 8 + 4
 """Bytes per parameter that ZeRO shards: fp32 master weight, two moments, gradient."""
-PAGED = 4 + 8
-"""Bytes per parameter of an offloaded optimizer in ordinary host memory: fp32 master weight, two moments."""
-GROUP = 10**9
-"""Parameters that ZeRO-3 updates at a time (DeepSpeed's `sub_group_size`)."""
-
-
-def offloaded_bytes(shape: Shape, lora: int, world: int) -> float:
-    """Host memory that an offloaded optimizer needs in all processes together.
-
-    ZeRO-3 has the fp32 gradients twice, in pinned memory: those that are summed over micro-steps, and those
-    that a step reads.
-    """
-    trained = trained_parameters(shape, lora)
-    part = ceil(trained / world)
-    groups = ceil(part / GROUP)
-    pinned = _pinned_bytes(4 * part) + groups * _pinned_bytes(4 * min(part, GROUP))
-    return world * (PAGED * part + pinned)
-
-
-def _pinned_bytes(size: int) -> int:
-    """Size of a pinned buffer, which PyTorch rounds up to a power of two (CachingHostAllocator)."""
-    return 1 << (size - 1).bit_length()
 
 
 def _bucket_bytes(shape: Shape, setup: TrainingSetup, trained: int) -> float:
@@ -252,14 +229,15 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     """
     element = 2 if setup.bf16 else 4
     layer = _layer_elements(shape) * element
-    stored = shape.layers * (layer + setup.scores)
+    stored = shape.layers * layer
     if setup.checkpointing:
-        stored = layer + setup.scores + shape.layers * shape.hidden * element
+        stored = layer + shape.layers * shape.hidden * element
     # The head's gradient is in fp32, and also in bf16 if the weights are.
     gradient = 6 if setup.half else 4
     head = 0.0 if setup.lora else gradient * shape.head
+    scores = setup.scores * (1 if setup.checkpointing else shape.layers)
     # 2 * layer: the gradients of the current layer
-    return setup.tokens * (stored + 2 * layer) + _logits_bytes(shape, setup) + head
+    return setup.tokens * (stored + 2 * layer + scores) + _logits_bytes(shape, setup) + head
 
 
 def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:

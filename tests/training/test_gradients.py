@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM
 
 from lark.models.load import PROCESSOR
 from lark.models.shapes import Shape
-from lark.planner.costs import PAGED, RESUMABLE, TrainingSetup, resume_bytes, state_bytes
+from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes, state_bytes
+from lark.planner.host_memory import PAGED
 from lark.training.constants import BUCKET
 from lark.work.sharding import TIMEOUT
 from tests.conftest import ROOT

@@ -13,6 +13,7 @@ from lark.output.cards import model_card
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.planner.host_memory import offloaded_bytes
 from lark.training import checks
 from lark.training.checkpoints import CURVE
 from lark.training.training_set import read_rows, read_token_weights
@@ -70,7 +71,7 @@ def _host_gib(config: Config, machine: Machine) -> float:
     shape = shape_of(config.student)
     if shape is None:
         return 0.0
-    return costs.offloaded_bytes(shape, config.training.lora.rank, machine.world) / machine.nodes / GIB
+    return offloaded_bytes(shape, config.training.lora.rank, machine.world) / machine.nodes / GIB
 
 
 def _fits_host(config: Config, machine: Machine) -> bool:
