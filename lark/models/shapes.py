@@ -87,8 +87,9 @@ class Shape:
     def of(cls, config: Mapping[str, Any]) -> "Shape":
         """Read a shape from the keys of a `config.json`; missing keys have the family's defaults."""
         if config.get("model_type") == "gemma3":
-            text = {**config["text_config"], "model_type": "gemma3_text"}
-            return replace(cls.of(text), vision=_vision(config["vision_config"], _count(text, "hidden_size")))
+            text = {**_part(config, "text_config"), "model_type": "gemma3_text"}
+            vision = _vision(_part(config, "vision_config"), _count(text, "hidden_size"))
+            return replace(cls.of(text), vision=vision)
         family = config.get("model_type")
         if family == "gemma3_text":
             config = {**GEMMA3, **config}
@@ -176,19 +177,33 @@ class Shape:
 
 def is_mixture(config: Mapping[str, Any]) -> bool:
     """Whether a `config.json` describes a mixture of experts."""
-    return any(isinstance(config.get(key), int) and config[key] > 1 for key in EXPERTS)
+    return _expert_count(config) is not None
+
+
+def _expert_count(config: Mapping[str, Any]) -> int | None:
+    """The number of experts in a layer; None if there is at most one."""
+    counts = [config.get(key) for key in EXPERTS]
+    return next((count for count in counts if isinstance(count, int) and count > 1), None)
+
+
+def _part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The config of a part of a model. Raises KeyError if there is none."""
+    part = config.get(key)
+    if not isinstance(part, Mapping):
+        raise KeyError(key)
+    return part
 
 
 def _experts(config: Mapping[str, Any]) -> Experts | None:
     """The experts of each layer; None for a dense model. Raises KeyError if only some layers have experts, or
     the family is unknown.
     """
-    if not is_mixture(config):
+    count = _expert_count(config)
+    if count is None:
         return None
     key = EXPERT_WIDTH[str(config.get("model_type"))]
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         raise KeyError("mlp_only_layers")
-    count = next(config[key] for key in EXPERTS if config.get(key))
     is_biased = config.get("model_type") == "gpt_oss"
     return Experts(count, _count(config, "num_experts_per_tok"), _count(config, key), is_biased)
 

@@ -121,6 +121,7 @@ def test_a_vision_tower_counts_but_text_does_not_reach_it() -> None:
     "changes",
     [
         {"model_type": "deepseek_v3", "n_routed_experts": 256},
+        {"model_type": "gemma3", "text_config": []},
         {"decoder_sparse_step": 2},
         {"mlp_only_layers": [0]},
     ],
