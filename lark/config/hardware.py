@@ -52,7 +52,7 @@ class Hardware:
     """
     offload: str = "none"
     """none, or optimizer: AdamW's state, the fp32 weights and the gradients' shards are in the host's
-    memory (ZeRO-2 or 3).
+    memory. Always with ZeRO-3.
     """
     sequence_parallel: int = 1
     """Processes that share each micro-batch of training, every one with a part of its positions. For long

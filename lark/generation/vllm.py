@@ -80,6 +80,8 @@ class VLLMEngine:
                 structured_outputs_config=JSON,
                 load_format="safetensors",
                 trust_remote_code=False,
+                # Prompts are text: a multimodal student needs neither its vision tower nor its processor.
+                language_model_only=True,
                 # Not the model's: its temperature, penalties and stop tokens would leak in.
                 generation_config="vllm",
                 seed=0,

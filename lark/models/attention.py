@@ -35,6 +35,9 @@ from lark.models.varlen import SEGMENTS, VARLEN, Segments
 
 log = logging.getLogger(__name__)
 
+SINKS_KERNEL = "kernels-community/vllm-flash-attn3"
+"""A kernel of the hub that computes attention sinks (gpt-oss), which flash_attention_2 does not."""
+
 
 def automatic(device: str, half: bool) -> str:
     """The implementation that `student.attention=auto` chooses for computation in half precision, or else
@@ -55,22 +58,29 @@ def attention(student: Student, device: str, config: PreTrainedConfig) -> str:
     reason = _why_not_sdpa(config)
     if reason is None or implementation not in ("sdpa", VARLEN):
         return implementation
+    alternative = "flash_attention_2 or a kernel from the hub" if _softcap(config) else SINKS_KERNEL
     if student.attention != "auto":
         raise LarkError(
             f"{student.setting}.attention={student.attention} cannot be used: {reason}. Set it to eager, or"
-            " on a GPU to flash_attention_2 or a kernel from the hub."
+            f" on a GPU to {alternative}."
         )
     log.warning(
         "Using eager attention, which needs memory for the square of the length: %s. On a GPU, consider "
-        "student.attention=flash_attention_2 or a kernel from the hub.",
+        "student.attention=%s.",
         reason,
+        alternative,
     )
     return "eager"
 
 
+def _softcap(config: PreTrainedConfig) -> float | None:
+    """The limit of a model's attention scores, or None."""
+    return getattr(config.get_text_config(), "attn_logit_softcapping", None)
+
+
 def _why_not_sdpa(config: PreTrainedConfig) -> str | None:
     """The part of a model's attention that sdpa and the variable-length kernel do not compute, or None."""
-    softcap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    softcap = _softcap(config)
     if softcap is not None:
         return f"{config.model_type} caps attention scores at {softcap:g}, which sdpa does not compute"
     model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -170,12 +180,14 @@ def assert_packing_separates(model: PreTrainedModel, half: bool = False) -> None
     exact = model.dtype in (torch.float32, torch.float64) and not autocast
     limits = _Errors(1e-4, 1e-4, 1e-3, 1e-4) if exact else _Errors(5e-2, 1e-4, 0.25, 1e-4)
     if any(error > limit for error, limit in zip(astuple(errors), astuple(limits), strict=True)):
+        alternative = "student.attention to another implementation, such as sdpa, or "
+        if _why_not_sdpa(model.config) is not None:
+            alternative = ""
         raise LarkError(
             f"Packed trajectories are not kept apart by {model.config._attn_implementation} attention in"
             f" {type(model).__name__}: logits differ by {errors.alone:.1e} from those of the trajectory"
             f" alone, and by {errors.leak:.1e} when a neighbour changes (gradients: {errors.gradient:.1e} and"
-            f" {errors.gradient_leak:.1e}). Set student.attention to another implementation, such as sdpa, or"
-            " training.packing to false."
+            f" {errors.gradient_leak:.1e}). Set {alternative}training.packing to false."
         )
 
 

@@ -3,11 +3,13 @@ implementation.
 """
 
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -29,6 +31,8 @@ from lark.models.weights import Checkpoint, Loaded, loading
 from lark.reading.untrusted import read_object
 
 GENERATION_CONFIG = "generation_config.json"
+PROCESSOR = ("preprocessor_config.json", "processor_config.json")
+"""Settings of a multimodal model's processor, which engines also read for text."""
 PROBE = "How many is 3 + 4?\n\nLet x  =  7.\tÄ 数 🙂"
 """Text on which a tokenizer is compared with its own tokenizer.json."""
 
@@ -44,7 +48,8 @@ def load_model(
     loaded = _load(checkpoint, student, device, dtype, quantization)
     for check in checks.LOADED:
         check(loaded)
-    check_context_length(student, getattr(loaded.model.config, "max_position_embeddings", None))
+    text = loaded.model.config.get_text_config()
+    check_context_length(student, getattr(text, "max_position_embeddings", None))
     return _prepared(loaded.model, device)
 
 
@@ -71,6 +76,23 @@ def _load(
             f"{student.setting}.attention={student.attention} cannot be loaded ({first_line(error)}). Set it"
             " to auto, which needs no package other than PyTorch."
         ) from error
+
+
+def text_part(model: PreTrainedModel) -> nn.Module:
+    """The layers that text goes through, with the embeddings: those of the language model, if the model also
+    has a vision tower.
+    """
+    is_multimodal = model.config.get_text_config() is not model.config
+    part: nn.Module = model.get_decoder() if is_multimodal else model.base_model
+    return part
+
+
+def copy_processor(path: str, revision: str | None, folder: Path) -> None:
+    """Copy the settings of a multimodal model's processor to the folder of another one."""
+    for name in PROCESSOR:
+        file = _file(path, name, revision)
+        if file is not None:
+            shutil.copyfile(file, folder / name)
 
 
 def _prepared(model: PreTrainedModel, device: str) -> PreTrainedModel:

@@ -128,18 +128,20 @@ class TrainingSetup:
     """Whether weights are loaded in 16 bits (lark/training/zero.py:half_weights)."""
     cuda: bool = False
     offload: bool = False
-    """Whether the optimizer's part of a ZeRO shard is in the host's memory."""
+    """Whether what ZeRO-3 shards of the optimizer and the gradients is in the host's memory."""
     bits: int | None = None
     """Bits of the layers' frozen matrices; None: as the other weights."""
+    scores: float = 0.0
+    """Bytes of attention scores of a token (`score_bytes`)."""
 
 
 def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     """Memory of weights, gradients, AdamW's two moments and DeepSpeed's buckets, which does not depend on
     the batch.
     """
-    trained = lora_parameters(shape, setup.lora) if setup.lora else shape.parameters
+    trained = trained_parameters(shape, setup.lora)
     element = 2 if setup.half else 4
-    frozen = _frozen_bytes(shape, setup, element) if setup.lora else 0.0
+    frozen = _frozen_bytes(shape, setup, element) if setup.lora else float(element * shape.vision)
     if setup.zero == 0:
         # fp32 weight, gradient, two moments; PEFT keeps adapters in fp32 with weights of any precision
         return 16.0 * trained + frozen
@@ -147,7 +149,12 @@ def state_bytes(shape: Shape, setup: TrainingSetup) -> float:
     weights = element * trained + frozen
     if setup.zero == 3:
         weights /= setup.world
-    return sharded + _bucket_bytes(setup, trained) + weights
+    return sharded + _bucket_bytes(shape, setup, trained) + weights
+
+
+def trained_parameters(shape: Shape, lora: int) -> int:
+    """Parameters that have gradients: all that text reaches, or adapters of this rank."""
+    return lora_parameters(shape, lora) if lora else shape.parameters - shape.vision
 
 
 NF4_CONSTANTS = (8 + 32 / 256) / 64
@@ -164,28 +171,23 @@ def _frozen_bytes(shape: Shape, setup: TrainingSetup, element: int) -> float:
 
 
 SHARDED = 4 + 8 + 4
-"""Bytes per parameter that ZeRO shards, and can keep in the host's memory: fp32 master weight, two moments,
-gradient.
-"""
+"""Bytes per parameter that ZeRO shards: fp32 master weight, two moments, gradient."""
 
 
-def offloaded_bytes(shape: Shape, lora: int, nodes: int) -> float:
-    """Host memory that an offloaded optimizer needs on each node."""
-    trained = lora_parameters(shape, lora) if lora else shape.parameters
-    return SHARDED * trained / nodes
+def _bucket_bytes(shape: Shape, setup: TrainingSetup, trained: int) -> float:
+    """DeepSpeed's buffers. GPU memory is allocated in full; on CPU only what is used counts.
 
-
-def _bucket_bytes(setup: TrainingSetup, trained: int) -> float:
-    """DeepSpeed's buffers: gradients that are reduced in fp32, and a bucket in the weights' precision.
-
-    The latter holds gradients until they are reduced (ZeRO-2), or weights that are gathered in advance
-    (ZeRO-3). GPU memory is allocated in full; on CPU only what is used counts.
+    ZeRO-2: a bucket of gradients in the weights' precision, and its fp32 copy that is reduced. ZeRO-3: a
+    bucket of gradients in fp32, its copy that is reduced, and weights that are gathered. One process has
+    nothing to gather.
     """
     element = 2 if setup.half else 4
     used = min(BUCKET, trained)
     allocated = BUCKET if setup.cuda else used
     if setup.zero == 3:
-        return 4.0 * allocated + element * used
+        at_once = max(BUCKET, shape.head, shape.whole_layer)  # a module is gathered whole
+        gathered = min(at_once, shape.parameters) if setup.world > 1 else 0
+        return 4.0 * (allocated + used) + element * gathered
     reduced = 4.0 * used if setup.half else 0.0
     return element * allocated + reduced
 
@@ -213,9 +215,12 @@ def resume_bytes(shape: Shape, setup: TrainingSetup) -> float:
 
 
 def lora_parameters(shape: Shape, rank: int) -> int:
-    """Parameters of the adapters: two thin matrices for each matrix of each layer."""
+    """Parameters of the adapters: two thin matrices for each matrix of each layer. Experts have none, because
+    PEFT does not adapt their 3-D parameters.
+    """
     d, a, k, m = shape.hidden, shape.attention_width, shape.kv_width, shape.intermediate
-    return shape.layers * rank * ((d + a) * 2 + (d + k) * 2 + (d + m) * 3)
+    mlp = (d + m) * 3 if shape.experts is None else 0
+    return shape.layers * rank * ((d + a) * 2 + (d + k) * 2 + mlp)
 
 
 def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
@@ -230,8 +235,9 @@ def activation_bytes(shape: Shape, setup: TrainingSetup) -> float:
     # The head's gradient is in fp32, and also in bf16 if the weights are.
     gradient = 6 if setup.half else 4
     head = 0.0 if setup.lora else gradient * shape.head
+    scores = setup.scores * (1 if setup.checkpointing else shape.layers)
     # 2 * layer: the gradients of the current layer
-    return setup.tokens * (stored + 2 * layer) + _logits_bytes(shape, setup) + head
+    return setup.tokens * (stored + 2 * layer + scores) + _logits_bytes(shape, setup) + head
 
 
 def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:
@@ -242,9 +248,19 @@ def _logits_bytes(shape: Shape, setup: TrainingSetup) -> float:
     return max(float(HEAD_BYTES), chunk * shape.vocabulary * (4.0 + 2 * setup.bf16))
 
 
-def forward_bytes(shape: Shape, tokens: int, element: int) -> float:
-    """Memory of a forward pass without gradients: the widest layer's intermediate results."""
-    return tokens * _layer_elements(shape) * element / 2 + HEAD_BYTES
+def forward_bytes(shape: Shape, tokens: int, element: int, scores: float = 0.0) -> float:
+    """Memory of a forward pass without gradients: the widest layer's intermediate results. `scores`: bytes of
+    attention scores of a token.
+    """
+    return tokens * (_layer_elements(shape) * element / 2 + scores) + HEAD_BYTES
+
+
+def score_bytes(shape: Shape, attention: str, length: int) -> float:
+    """Bytes of one token's attention scores in one layer, in a sequence of this length: those of all heads
+    and their softmax in fp32. Only eager attention keeps them.
+    """
+    is_eager = attention == "eager" or (attention == "auto" and shape.needs_eager)
+    return 6.0 * shape.heads * length if is_eager else 0.0
 
 
 HEAD_BYTES = 2**28
@@ -253,6 +269,8 @@ HEAD_BYTES = 2**28
 
 def _layer_elements(shape: Shape) -> int:
     """Elements that one token needs in one layer: norms, Q, K, V, attention's output, and SwiGLU's gate, up
-    and product.
+    and product. For each active expert also its input and its output, as computed, weighted and in order.
     """
-    return 6 * shape.hidden + 2 * shape.attention_width + 2 * shape.kv_width + 4 * shape.intermediate
+    routed = 0 if shape.experts is None else 4 * shape.experts.active * shape.hidden
+    attention = 2 * shape.attention_width + 2 * shape.kv_width
+    return 6 * shape.hidden + attention + 4 * shape.intermediate + routed

@@ -25,7 +25,7 @@ MEANING = {
     "student.max_length": "longer trajectories are cut",
     "student.dtype": "half the precision",
     "analysis.dtype": "half the precision",
-    "hardware.offload": "slower, with 16 bytes per parameter in the host's memory",
+    "hardware.offload": "slower, with at least 20 bytes per parameter in the host's memory",
     "method.judge.dtype": "half the precision",
 }
 """Effects of settings on the result, and costs that are not obvious."""

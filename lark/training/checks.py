@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lark.config import Config, Lora
+from lark.config import Config, Lora, Student
 from lark.errors import LarkError
 from lark.models.shapes import Shape
 from lark.printing import counted
@@ -43,15 +43,21 @@ def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | Non
             f" cannot be divided among {parts} processes; choose a divisor of {shape.heads}, and a divisor or"
             f" a multiple of {shape.kv_heads}."
         )
-    if config.student.attention in NEEDS_MASK:
-        raise LarkError(
-            f"{setting} does not support student.attention={config.student.attention}: use sdpa or"
-            " flash_attention_2."
-        )
+    if needs_mask(config.student, shape):
+        problem = f"student.attention={config.student.attention}: use sdpa or flash_attention_2"
+        if shape is not None and shape.needs_eager:
+            problem = f"eager attention, which {config.student.path} needs: set it to 1"
+        raise LarkError(f"{setting} does not support {problem}.")
     if machine.lacks("deepspeed"):
         raise LarkError(
             f"{setting} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."
         )
+
+
+def needs_mask(student: Student, shape: Shape | None) -> bool:
+    """True if attention needs a mask of the whole sequence, by its setting or because `auto` will be eager."""
+    is_eager = student.attention == "auto" and shape is not None and shape.needs_eager
+    return is_eager or student.attention in NEEDS_MASK
 
 
 def shares_heads(shape: Shape, parts: int) -> bool:
@@ -100,7 +106,7 @@ def check_offload_sharded(zero: int) -> None:
     """Refuse to offload an optimizer that is not ZeRO's."""
     if not zero:
         raise LarkError(
-            "hardware.offload=optimizer needs ZeRO: set hardware.zero=2 or 3, or hardware.offload=none."
+            "hardware.offload=optimizer needs ZeRO: set hardware.zero=3, or hardware.offload=none."
         )
 
 
@@ -112,8 +118,8 @@ def refuse_offload(needed_gib: int, host_gib: float, rank: int) -> NoReturn:
     )
 
 
-def check_adapters(lora: Lora, machine: Machine, zero: int) -> None:
-    """Refuse adapters without their packages, and 4-bit weights that would be sharded."""
+def check_adapters(lora: Lora, machine: Machine) -> None:
+    """Refuse adapters without their packages."""
     if lora.rank and machine.lacks("peft"):
         raise LarkError(
             f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or"
@@ -124,10 +130,29 @@ def check_adapters(lora: Lora, machine: Machine, zero: int) -> None:
             f"training.lora.bits={lora.bits}, but bitsandbytes is not installed: pip install"
             f" {pinned('bitsandbytes')}, or training.lora.bits=null."
         )
-    if lora.bits is not None and zero == 3:
+
+
+def check_quantized_shards(config: Config, zero: int) -> None:
+    """Refuse 4-bit weights that would be sharded."""
+    bits = config.training.lora.bits
+    if bits is None or zero != 3:
+        return
+    remedy = "hardware.zero=2, which replicates them"
+    if config.hardware.offload != "none":  # which always shards them
+        remedy = "hardware.offload=none (the optimizer of adapters is small)"
+    raise LarkError(
+        f"training.lora.bits={bits}: ZeRO-3 cannot shard 4-bit weights. Set {remedy}, or"
+        " training.lora.bits=null."
+    )
+
+
+def check_quantized_experts(lora: Lora, is_mixture: bool) -> None:
+    """Refuse QLoRA for a mixture of experts."""
+    if lora.bits is not None and is_mixture:
         raise LarkError(
-            f"training.lora.bits={lora.bits}: ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2, which"
-            " replicates them, or training.lora.bits=null."
+            f"training.lora.bits={lora.bits}: the student is a mixture of experts, and bitsandbytes quantises"
+            " linear layers only. The experts, which are most of its weights, would keep 16 bits and have no"
+            " adapters. Set training.lora.bits=null, or train all weights."
         )
 
 

@@ -1,20 +1,22 @@
 """Write the student as a plain Hugging Face folder: the trained one (the artifact), and snapshots before."""
 
+import contextlib
 import copy
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, Trainer
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from lark.config import Config
 from lark.models.chat import ChatFormat
-from lark.models.load import load_model
+from lark.models.load import copy_processor, load_model
 from lark.training.checkpoints import FileStamp, stamps
 from lark.training.checks import refuse_diverged
 from lark.training.lora import merged, transposed_layers, with_unquantised_base
@@ -96,13 +98,15 @@ class Exporter:
         config.use_cache = True
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        with torch.device("meta"):  # the plain class, without adapters; its weights are those in `state`
+        # The plain class, without adapters; its weights are those in `state`.
+        with torch.device("meta"), _unsharded(self.trainer):
             shell = type(self.student)(config).to(dtype)
         shell.generation_config = self._generation_config()
         weights = _copies(state, dtype)
         self._check_finite(weights)
         shell.save_pretrained(folder, state_dict=weights)
         self.chat.tokenizer.save_pretrained(folder)
+        copy_processor(self.source, self.config.student.revision, folder)
         # Only their owner can read new safetensors files; config.json has the mode of an ordinary file.
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
@@ -127,6 +131,20 @@ class Exporter:
             eos_token_id=stops,
             pad_token_id=stops[0] if pad is None else pad,
         )
+
+
+@contextlib.contextmanager
+def _unsharded(trainer: Trainer) -> Iterator[None]:
+    """Make models of one process alone. With ZeRO-3, transformers would shard the parts of a multimodal model
+    while they are made, and wait for the other processes, which make none.
+    """
+    sharding = getattr(trainer.args, "hf_deepspeed_config", None)
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if sharding is not None:
+            set_hf_deepspeed_config(sharding)
 
 
 def _copies(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

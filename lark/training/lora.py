@@ -3,6 +3,7 @@ Merged on export.
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lark.config import Lora
+from lark.models.load import text_part
 from lark.training.checks import check_blocks, check_targets
 
 log = logging.getLogger(__name__)
@@ -70,11 +72,9 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # not needed elsewhere, and takes a second
 
-    targets: str | list[str] = list(lora.targets)
-    if targets == [ALL_LINEAR]:
-        targets = ALL_LINEAR
-    else:
-        _check_targets(model, lora)
+    # Full names. PEFT's own "all-linear" would also adapt the 3-D experts of some mixtures, which `merged` does
+    # not support, and any short name would adapt a vision tower, which text does not reach.
+    targets = sorted(_targets(model, lora))
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -91,16 +91,40 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
         total += size
         trained += size * parameter.requires_grad
     log.info("LoRA: %s of %s weights are trained", f"{trained:,}", f"{total:,}")
+    without = _without_adapters(model)
+    if without:
+        log.info("LoRA: these matrices have no adapters: %s", ", ".join(without))
     return wrapped
 
 
-def _check_targets(model: PreTrainedModel, lora: Lora) -> None:
-    """Check that targets name linear layers, the only ones that `merged` supports. The head is not one."""
+def _without_adapters(model: PreTrainedModel) -> list[str]:
+    """Matrices without adapters, except embeddings and the head; `*` stands for the number of a layer. PEFT
+    adapts linear layers only, so the experts of a mixture are among them.
+    """
+    outside = [model.get_input_embeddings(), model.get_output_embeddings()]
+    names = set()
+    for layer, module in model.named_modules():
+        is_adapted = layer.endswith(".base_layer") or ".lora_" in layer
+        if is_adapted or any(module is part for part in outside):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if len(getattr(parameter, "ds_shape", parameter.shape)) > 1:  # of a part that ZeRO-3 shards, too
+                names.add(re.sub(r"\.\d+\.", ".*.", f"{layer}.{name}"))
+    return sorted(names)
+
+
+def _targets(model: PreTrainedModel, lora: Lora) -> set[str]:
+    """Names of the layers to adapt: linear ones, the only ones that `merged` supports. The head is not one."""
     head = model.get_output_embeddings()
-    layers = dict(model.named_modules())
+    used = {head, *text_part(model).modules()}
+    layers = {name: layer for name, layer in model.named_modules() if layer in used}
     heads = {name for name, layer in layers.items() if layer is head}
-    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D)}
-    check_targets(lora.targets, layers, linear - heads, heads)
+    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear | Conv1D)} - heads
+    if list(lora.targets) == [ALL_LINEAR]:
+        return linear
+    check_targets(lora.targets, layers, linear, heads)
+    endings = tuple(f".{target}" for target in lora.targets)
+    return {name for name in linear if f".{name}".endswith(endings)}
 
 
 def merged(state: Mapping[str, Tensor], transposed: frozenset[str], lora: Lora) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from lark.models.attention import attention, automatic, separate_segments, suppo
 from lark.models.chat import ChatFormat
 from lark.models.head import LogitRule, logit_rule
 from lark.models.liger import apply_liger
-from lark.models.load import load_chat, load_model
+from lark.models.load import load_chat, load_model, text_part
 from lark.reading.untrusted import readable_object
 from lark.selection.write import TRAINING_SET
 from lark.store.store import write_text
@@ -131,6 +131,8 @@ def prepare(job: Job) -> Run:
     zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
+    if config.hardware.zero not in (None, zero) and zero == 3:
+        log.info("hardware.offload=optimizer: training with ZeRO-3, not with %d", config.hardware.zero)
     student = _student(config, device)
     twin = _twin(job.weights, student, device) if zero == 3 else None
     traits = None if twin is None else _traits(twin, config)
@@ -185,7 +187,19 @@ def _model(job: Job, student: Student, device: str, zero: int) -> PreTrainedMode
     if training.liger:
         apply_liger(model, device)
     separate_segments(model)
+    _freeze_unreached(model)
     return model
+
+
+def _freeze_unreached(model: PreTrainedModel) -> None:
+    """Freeze what the loss does not reach, such as a vision tower: DDP would wait for its gradients."""
+    trained = [*text_part(model).parameters(), *model.get_output_embeddings().parameters()]
+    reached = {id(parameter) for parameter in trained}
+    unreached = [parameter for parameter in model.parameters() if id(parameter) not in reached]
+    for parameter in unreached:
+        parameter.requires_grad_(False)
+    if unreached:
+        log.info("%d tensors do not affect text and stay as they are, such as a vision tower", len(unreached))
 
 
 def _traits(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
@@ -199,9 +213,10 @@ def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
     that ZeRO-3 has sharded cannot be run.
     """
     config = AutoConfig.from_pretrained(source, revision=student.revision, trust_remote_code=False)
-    config.num_hidden_layers = min(2, config.num_hidden_layers)
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    text = config.get_text_config()
+    text.num_hidden_layers = min(2, text.num_hidden_layers)
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
     implementation = attention(student, device, config)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation=implementation, trust_remote_code=False

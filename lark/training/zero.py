@@ -13,11 +13,14 @@ from lark.work.sharding import TIMEOUT
 def zero_stage(config: Config, device: str, world: int) -> int:
     """The ZeRO stage in effect. By default, several GPUs in bf16 use the paper's 2."""
     stage = config.hardware.zero
-    offloads = config.hardware.offload != "none"
-    if world == 1:  # nothing to shard, but ZeRO is what offloads
-        return (stage or 2) if offloads else 0
+    if config.hardware.offload != "none" and (world == 1 or stage != 0):
+        # Always 3. DeepSpeed 0.19.8 with ZeRO-2 leaves fp32 gradients on the GPU when it offloads the
+        # optimizer, and does not clear them after a step that is not finite: all later steps are skipped too.
+        return 3
+    if world == 1:  # nothing to shard
+        return 0
     if stage is None:
-        return 2 if offloads or (device == "cuda" and config.training.bf16) else 0
+        return 2 if device == "cuda" and config.training.bf16 else 0
     return stage
 
 
@@ -46,7 +49,9 @@ def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:
         # that own no part of it), so its memory may be overwritten before.
         sharding["overlap_comm"] = False
     if stage == 3:
-        sharding |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_gather_16bit_weights_on_model_save": True}
+        # All three limit the weights that are gathered at a time, as the planner counts them.
+        limits = ("stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance")
+        sharding |= dict.fromkeys(limits, BUCKET) | {"stage3_gather_16bit_weights_on_model_save": True}
     if config.hardware.offload != "none":
         sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": device == "cuda"}
     return {

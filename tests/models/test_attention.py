@@ -245,6 +245,22 @@ def test_attention_that_sdpa_does_not_compute_is_eager_and_never_left_out(
     assert choice.attention(settings(attention="flash_attention_2"), device, config) == "flash_attention_2"
 
 
+def test_what_is_recommended_can_compute_the_attention(caplog: pytest.LogCaptureFixture) -> None:
+    """flash-attn 2 has a soft cap and no sinks, and sdpa neither."""
+    alternatives = ("flash_attention_2", "kernels-community/vllm-flash-attn3")
+    for (config, _), alternative in zip(SPECIAL, alternatives, strict=True):
+        caplog.clear()
+        assert choice.attention(settings(), "cuda:0", config) == "eager"
+        assert f"consider student.attention={alternative}" in caplog.text
+        with pytest.raises(LarkError, match=f"on a GPU to {alternative}"):
+            choice.attention(settings(attention="sdpa"), "cuda:0", config)
+    caplog.clear()
+    sinks = GptOssConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2)
+    model = AutoModelForCausalLM.from_config(sinks, attn_implementation="eager")
+    assert not choice.supports_packing(model)
+    assert "Set training.packing to false" in caplog.text and "sdpa" not in caplog.text
+
+
 def test_a_soft_cap_reaches_our_attention_as_an_error() -> None:
     model = AutoModelForCausalLM.from_config(SPECIAL[0][0], attn_implementation=VARLEN)
     with pytest.raises(LarkError, match=r"Gemma2Attention has a soft cap on attention scores"):

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,100 @@ TOKENIZERS = {
     "qwen3_1.7b": "qwen3",
     "qwen3_8b": "qwen3",
 }
+
+
+MIXTURES: dict[str, tuple[dict[str, Any], int, int]] = {
+    "Qwen3-30B-A3B": (
+        {
+            "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768, "intermediate_size": 6144, "decoder_sparse_step": 1,
+            "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,
+        },
+        30_532_122_624,
+        3_353_032_704,
+    ),
+    "gpt-oss-20b": (
+        {
+            "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+            "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
+            "intermediate_size": 2880, "vocab_size": 201088, "max_position_embeddings": 131072,
+        },
+        20_914_757_184,
+        4_186_610_496,
+    ),
+}  # fmt: skip
+"""A `config.json`, all parameters, and those that a token uses (with embeddings and head)."""
+GEMMA3: dict[str, Any] = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+        "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 896, "patch_size": 14,
+        "vision_use_head": False,
+    },
+}  # fmt: skip
+"""That of the 4B model, which leaves out what is the family's."""
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 128,
+}  # fmt: skip
+FEW_EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
+SMALL_MODELS = {
+    "qwen3_moe": {**SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "gpt_oss": {**SMALL, **FEW_EXPERTS},
+    "mixtral": {**SMALL, **FEW_EXPERTS},
+    "gemma2": SMALL,
+    "gemma3_text": SMALL,
+}
+
+
+def built(config: dict[str, Any]) -> PreTrainedModel:
+    """The model that a `config.json` describes, without weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_mixture_of_experts_has_more_parameters_than_a_token_uses(name: str) -> None:
+    config, total, active = MIXTURES[name]
+    shape = Shape.of(config)
+    assert shape.parameters == sum(p.numel() for p in built(config).parameters()) == total
+    assert shape.active_parameters == active
+
+
+@pytest.mark.parametrize("family", SMALL_MODELS)
+def test_small_models_of_a_family_have_its_parameters(family: str) -> None:
+    config = {**SMALL_MODELS[family], "model_type": family}
+    model = built(config)
+    total = sum(p.numel() for p in model.parameters())
+    assert Shape.of(config).parameters == Shape.of(model.config.to_dict()).parameters == total
+
+
+def test_a_vision_tower_counts_but_text_does_not_reach_it() -> None:
+    shape = Shape.of(GEMMA3)
+    model = built(GEMMA3)
+    assert shape.parameters == sum(p.numel() for p in model.parameters()) == 4_300_079_472
+    assert shape.active_parameters == sum(p.numel() for p in model.get_decoder().parameters())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "deepseek_v3", "n_routed_experts": 256},
+        {"model_type": "gemma3", "text_config": []},
+        {"decoder_sparse_step": 2},
+        {"mlp_only_layers": [0]},
+    ],
+)
+def test_a_mixture_whose_experts_are_elsewhere_has_no_shape(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Rather than that of a dense model, which would be many times too small."""
+    config = MIXTURES["Qwen3-30B-A3B"][0] | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert shape_of(composed(f"student.path={tmp_path}").student) is None
 
 
 def on_meta(name: str, **changes: int) -> PreTrainedModel:

@@ -156,6 +156,16 @@ def refusals(parts: int) -> dict[str, str | None]:
     return said
 
 
+def held(run: Run) -> dict[str, int]:
+    """Bytes that ZeRO-3 keeps between passes with an offloaded optimizer without moments (SGD)."""
+    sharded = run.trainer.model_wrapped.optimizer
+    host = [*sharded.fp32_partitioned_groups_flat, sharded.grad_partitions_flat_buffer]
+    host += [part.grad for part in sharded.fp32_partitioned_groups_flat]
+    buckets = [bucket.buffer for bucket in sharded.ipg_buckets.values()]
+    tensors = {"host": host, "weights": [sharded.lp_param_buffer], "buckets": buckets}
+    return {name: sum(t.numel() * t.element_size() for t in parts) for name, parts in tensors.items()}
+
+
 def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tensor]) -> dict[str, Any]:
     zero_module.BUCKET = case.get("bucket", BUCKET)
     if "parts" in case:
@@ -178,7 +188,11 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
     else:
         run.exporter.export()
     schedule = run.trainer.lr_scheduler
+    model = run.exporter.student
     return {
+        "frozen": [name for name, weight in model.named_parameters() if not weight.requires_grad],
+        "zero": run.trainer.sharding.zero,
+        "held": held(run) if "offload" in name else None,
         "micro_steps": len(run.trainer.batches.steps[0].micro[0]),
         "wrapper": type(run.trainer.model_wrapped).__name__,
         "views": getattr(run.trainer.model_wrapped, "gradient_as_bucket_view", None),

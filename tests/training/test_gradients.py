@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from lark.models.load import PROCESSOR
 from lark.models.shapes import Shape
-from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes
+from lark.planner.costs import RESUMABLE, TrainingSetup, resume_bytes, state_bytes
+from lark.planner.host_memory import PAGED
+from lark.training.constants import BUCKET
 from lark.work.sharding import TIMEOUT
 from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
@@ -30,6 +34,7 @@ from tests.training.tiny import (
     WEIGHTS,
     direct_gradient,
     relative_error,
+    write_multimodal,
     write_student,
     write_training_set,
 )
@@ -48,8 +53,11 @@ ARRANGEMENTS = {
 ZERO = (0, 2, 3)
 OBJECTIVES = ("nll", "dft", "entropy")
 """With weights of tokens, which the training set `tokens` has."""
-POISON = ["training.global_batch=4", "training.learning_rate=0.001"]
+SEVERAL_STEPS = ["training.global_batch=4", "training.learning_rate=0.001"]
+POISON = SEVERAL_STEPS
 SHARED = ["hardware.sequence_parallel=2"]
+OFFLOAD = ["hardware.offload=optimizer"]
+"""As in the cases below with hardware.zero=2, which the preset of a node with 8 GPUs sets."""
 SMALL_BUCKET = 2000
 """Numbers. Larger than a norm or a projection of the tiny student, smaller than its embedding."""
 LORA = ["training.lora.rank=4", "training.lora.alpha=8"]
@@ -64,6 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_student(folder / "student")
     write_student(folder / "untied", tied=False)
     write_student(folder / "wide", hidden=64, intermediate=128)
+    write_multimodal(folder / "multimodal")
     write_training_set(folder / "selection")
     write_training_set(folder / "poisoned", poisoned=True)
     write_training_set(folder / "all poisoned", weights=[TOO_LARGE] * 16)
@@ -76,12 +85,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for kind in ("packed", "padded"):  # two processes that share their micro-batches have those of one
             cases[f"{zero}-{kind}-shared"] = case("student", zero, *ARRANGEMENTS[1, kind, 4], *SHARED)
         cases[f"{zero}-poisoned"] = case("untied", zero, *POISON) | {"selection": "poisoned"}
+        cases[f"{zero}-multimodal"] = case("multimodal", zero, *SEVERAL_STEPS)
         cases[f"{zero}-lora"] = case("student", zero, *LORA)
         cases[f"{zero}-stopped"] = case("student", zero, *POISON) | {"selection": "all poisoned"}
         cases[f"{zero}-clipped"] = case("student", zero, "training.max_grad_norm=0.5")
         if zero:
             cases[f"{zero}-resumed"] = case("student", zero)
-            cases[f"{zero}-offload"] = case("student", zero, "hardware.offload=optimizer")
             cases[f"{zero}-bucket"] = case("student", zero, *ARRANGEMENTS[2, "packed", 4]) | {
                 "bucket": SMALL_BUCKET
             }
@@ -96,7 +105,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shared = case("student", 2, *ARRANGEMENTS[1, "packed", 4], *SHARED, *settings)
         cases[f"2-shared-{objective}"] = shared | {"selection": "tokens"}
     cases["2-shared-resumed"] = case("student", 2, *SHARED, "training.gradient_checkpointing=true")
-    cases["2-offload-resumed"] = case("student", 2, "hardware.offload=optimizer")
+    cases["offload"] = case("student", 2, *OFFLOAD)
+    cases["bf16-offload"] = case("student", 2, *OFFLOAD, "training.bf16=true")
+    cases["offload-resumed"] = case("student", 2, *OFFLOAD)
+    poisoned = case("untied", 2, *POISON, *OFFLOAD, "training.bf16=true")
+    cases["offload-poisoned"] = poisoned | {"selection": "poisoned"}
     for zero in (0, 2):
         cases[f"{zero}-qlora"] = case("wide", zero, *QLORA)
     cases["2-qlora-resumed"] = case("wide", 2, *QLORA)
@@ -156,11 +169,25 @@ def test_parameters_larger_than_the_bucket_get_the_direct_gradient(
     assert relative_error(load_file(folder / f"{zero}-bucket.safetensors"), exact) < 1e-5
 
 
-@pytest.mark.parametrize("zero", [2, 3])
 def test_an_offloaded_optimizer_gets_the_direct_gradient(
-    zero: int, folder: Path, exact: dict[str, Tensor]
+    folder: Path, results: dict[str, Any], exact: dict[str, Tensor]
 ) -> None:
-    assert relative_error(load_file(folder / f"{zero}-offload.safetensors"), exact) < 1e-5
+    assert relative_error(load_file(folder / "offload.safetensors"), exact) < 1e-5
+    assert results["offload"]["zero"] == 3
+
+
+def test_an_offloaded_optimizer_takes_the_memory_that_is_planned(
+    folder: Path, results: dict[str, Any]
+) -> None:
+    """In bf16. Nothing of a gradient stays on the device but DeepSpeed's bucket."""
+    shape = Shape.of(json.loads((folder / "student" / "config.json").read_text(encoding="utf-8")))
+    setup = TrainingSetup(2, 3, 1024, checkpointing=False, bf16=True, half=True, offload=True)
+    held = results["bf16-offload"]["held"]
+    assert held["host"] == (PAGED - 8 + 4 + 4) * shape.parameters / 2  # SGD has no moments, of 8 bytes
+    assert held["weights"] == 2 * shape.parameters / 2
+    assert held["buckets"] == 4 * BUCKET
+    copies = (4 + 2) * shape.parameters  # what is reduced, and what is gathered
+    assert state_bytes(shape, replace(setup, cuda=True)) == held["weights"] + held["buckets"] + copies
 
 
 @pytest.mark.parametrize("kind", ["packed", "padded"])
@@ -288,22 +315,52 @@ def test_bf16_under_deepspeed_is_the_gradient_up_to_its_rounding(
     assert total < 0.05 * torch.cat([g.flatten() for g in exact.values()]).norm()
 
 
-@pytest.mark.parametrize("zero", ZERO)
+@pytest.mark.parametrize("kind", [*ZERO, "offload"])
 def test_a_step_that_is_not_finite_is_skipped_on_all_processes_and_its_culprit_named(
-    zero: int, folder: Path, results: dict[str, Any]
+    kind: int | str, folder: Path, results: dict[str, Any]
 ) -> None:
-    result = results[f"{zero}-poisoned"]
+    """And only this step. `offload` is in bf16, where the weights of later steps would be skipped too if
+    their gradients were added to those of this one.
+    """
+    result = results[f"{kind}-poisoned"]
     assert list(result["skipped"].values()) == [[f"q{POISONED:02d}/c"]]
     assert result["scheduled"] == 4  # the schedule continues: it must end where it would have ended
     before, after = (
         load_file(folder / "untied" / "model.safetensors"),
-        load_file(folder / f"{zero}-poisoned" / "model.safetensors"),
+        load_file(folder / f"{kind}-poisoned" / "model.safetensors"),
     )
     head = "lm_head.weight"
     assert after[head].isfinite().all() and not torch.equal(after[head], before[head])
-    lines = [json.loads(line) for line in (folder / f"{zero}-poisoned" / "metrics.jsonl").open()]
+    lines = [json.loads(line) for line in (folder / f"{kind}-poisoned" / "metrics.jsonl").open()]
     assert [line["loss"] is None for line in lines] == ["skipped" in line for line in lines]
     assert sum("skipped" in line for line in lines) == 1
+
+
+def test_a_multimodal_student_is_trained_and_exported_whole_however_it_is_sharded(
+    folder: Path, results: dict[str, Any]
+) -> None:
+    """Four steps of SGD. With DDP, weights without gradients would end the run at the second."""
+    alone = trained(folder / "multimodal", folder / "selection", folder / "1-multimodal", *SEVERAL_STEPS)
+    alone.exporter.export()
+    before, expected = (
+        load_file(folder / name / "model.safetensors") for name in ("multimodal", "1-multimodal")
+    )
+    vision = {name for name in before if "vision_tower" in name or "multi_modal_projector" in name}
+    assert {name for name in before if torch.equal(before[name], expected[name])} == vision
+    for zero in ZERO:
+        exported = folder / f"{zero}-multimodal"
+        assert len(results[f"{zero}-multimodal"]["frozen"]) == len(vision) > 0
+        after = load_file(exported / "model.safetensors")
+        assert set(after) == set(before)
+        for name, weight in after.items():
+            assert float((weight - expected[name]).abs().max()) <= 1e-6, name
+        assert all(
+            (exported / name).read_bytes() == (folder / "multimodal" / name).read_bytes()
+            for name in PROCESSOR
+        )
+        assert (
+            type(AutoModelForCausalLM.from_pretrained(exported)).__name__ == "Gemma3ForConditionalGeneration"
+        )
 
 
 @pytest.mark.parametrize("kind", ["0", "2", "3", "2-bf16"])
@@ -315,7 +372,7 @@ def test_all_processes_stop_if_most_steps_are_skipped(kind: str, results: dict[s
     assert len(errors) == 2 and all(str(error).startswith(stopped) for error in errors)
 
 
-@pytest.mark.parametrize("kind", ["2", "3", "2-shared", "2-offload", "2-qlora"])
+@pytest.mark.parametrize("kind", ["2", "3", "2-shared", "offload", "2-qlora"])
 def test_a_crashed_deepspeed_run_resumes_to_the_same_weights(
     kind: str, folder: Path, results: dict[str, Any]
 ) -> None:
@@ -332,7 +389,7 @@ def test_sharing_micro_batches_and_offloading_change_no_weight(folder: Path) -> 
     """With AdamW, after four steps."""
     plain, *others = (
         load_file(folder / f"{kind}-resumed" / "whole" / "model.safetensors")
-        for kind in ("2", "2-shared", "2-offload")
+        for kind in ("2", "2-shared", "offload")
     )
     for other in others:
         assert (

@@ -2,6 +2,7 @@
 before quantization.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,15 @@ def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
     assert full - quantized == pytest.approx(shape.backbone_matrices * (16 - 4 - 0.127) / 8, rel=1e-3)
 
 
+def test_qlora_of_a_mixture_of_experts_is_refused(tmp_path: Path) -> None:
+    """Also of a family whose size is unknown."""
+    for experts in ({"model_type": "qwen3_moe", "num_experts": 4}, {"n_routed_experts": 4}):
+        (tmp_path / "config.json").write_text(json.dumps(experts))
+        config = composed("hardware=cpu", "student=own", f"student.path={tmp_path}", *QLORA)
+        with pytest.raises(LarkError, match=r"bits=4: the student is a mixture of experts, and bitsandbytes"):
+            operations.TRAIN.check(config, Machine("cpu", 1, 1, 1))  # type: ignore[misc]
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -187,6 +197,10 @@ def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
         (
             [*QLORA, "hardware.zero=3", "hardware.processes=2"],
             r"ZeRO-3 cannot shard 4-bit weights. Set hardware.zero=2",
+        ),
+        (
+            [*QLORA, "hardware.offload=optimizer", "hardware.zero=2", "hardware.processes=1"],
+            r"ZeRO-3 cannot shard 4-bit weights. Set hardware.offload=none",
         ),
         (
             QLORA,

@@ -29,6 +29,7 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.liger import apply_liger
 from lark.models.load import generation_stops
+from lark.models.shapes import shape_of
 from lark.models.students import DEMO
 from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.operations.train import TRAIN
@@ -36,6 +37,7 @@ from lark.pipeline.plan import make_plan, wanted
 from lark.store.store import Checksums
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import damage
+from lark.training.checks import check_sequence_parallel
 from lark.training.curves import flow_times, keep_steps, read_curve, snapshot_steps
 from lark.training.encoded_set import read_examples, with_token_weights
 from lark.training.lora import add_adapters, merged, transposed_layers
@@ -44,7 +46,15 @@ from lark.training.worker import prepare, train
 from lark.training.zero import deepspeed_config, zero_stage
 from lark.work.machine import Machine
 from tests.conftest import composed
-from tests.training.tiny import POISON, direct_loss, make_job, write_student, write_training_set
+from tests.models.test_shapes import MIXTURES
+from tests.training.tiny import (
+    POISON,
+    direct_loss,
+    make_job,
+    write_multimodal,
+    write_student,
+    write_training_set,
+)
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +389,7 @@ THREE = ["hardware.processes=3", "hardware.sequence_parallel=3"]
         (
             ["hardware.processes=2", "hardware.zero=0", "hardware.offload=optimizer"],
             None,
-            "needs ZeRO: set hardware.zero=2 or 3",
+            "needs ZeRO: set hardware.zero=3",
         ),
         (["hardware.offload=everything"], None, "hardware.offload=everything: choose one of none, optimizer"),
     ],
@@ -412,6 +422,26 @@ def test_lora_must_leave_the_head_alone_and_name_linear_layers(targets: str, sai
     lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
     with pytest.raises(LarkError, match=said):
         add_adapters(small_llama(), lora)
+
+
+def test_a_student_that_needs_eager_attention_does_not_share_its_sequences(tmp_path: Path) -> None:
+    """With attention=auto, too, which the refusal of an attention by its name does not see."""
+    (tmp_path / "config.json").write_text(json.dumps(MIXTURES["gpt-oss-20b"][0]))
+    student = composed("student=own", f"student.path={tmp_path}").student
+    shape = shape_of(student)
+    config = replace(composed("hardware=cpu", *TWO), student=student)
+    with pytest.raises(LarkError, match=r"does not support eager attention, which .* needs: set it to 1"):
+        check_sequence_parallel(config, Machine("cpu", 2, 1, 1), shape)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "q_proj"])
+def test_adapters_leave_a_vision_tower_alone(targets: str, tmp_path: Path) -> None:
+    """Its layers have the same names as those that text reaches."""
+    model = AutoModelForCausalLM.from_pretrained(write_multimodal(tmp_path))
+    lora = composed("training.lora.rank=4", f"training.lora.targets=[{targets}]").training.lora
+    adapters = [name for name, weight in add_adapters(model, lora).named_parameters() if weight.requires_grad]
+    assert any("q_proj" in name for name in adapters)
+    assert all("language_model" in name for name in adapters)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.nn import functional
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -28,6 +31,7 @@ from lark import config as schema
 from lark.config import Config
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import opening
+from lark.models.load import PROCESSOR
 from lark.models.students import DEMO
 from lark.training.checkpoints import CHECKPOINT
 from lark.training.encoded_set import read_examples
@@ -65,6 +69,28 @@ def write_student(
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_multimodal(folder: Path) -> Path:
+    """Write a tiny Gemma 3 with a vision tower, and files of its processor."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {
+        **sizes, "vocab_size": len(tokenizer) + 3, "hidden_size": 32, "intermediate_size": 48, "head_dim": 32,
+        "num_key_value_heads": 1, "max_position_embeddings": 512, "initializer_range": 0.2,
+    }  # fmt: skip
+    tower = {"hidden_size": 16, "intermediate_size": 24, "image_size": 28, "patch_size": 14}
+    vision = {**sizes, **tower, "vision_use_head": False}
+    tokens = dict(
+        zip(("image_token_index", "boi_token_index", "eoi_token_index"), count(len(tokenizer)), strict=False)
+    )
+    torch.manual_seed(0)
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **tokens)
+    Gemma3ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for name in PROCESSOR:
+        (folder / name).write_text(json.dumps({"written_by": name}), encoding="utf-8")
     return folder
 
 

@@ -277,6 +277,13 @@ def test_zero_is_left_out_where_it_has_nothing_to_do() -> None:
     assert zero_stage(composed("student=qwen7b", "hardware.zero=0"), "cuda", 8) == 0
 
 
+@pytest.mark.parametrize("preset", ["a100x1", "h100x1", "a100x8"])
+def test_an_offloaded_optimizer_is_always_that_of_zero_3(preset: str) -> None:
+    """Also on one GPU, and where a preset has the paper's stage 2."""
+    config = composed("student=qwen7b", f"hardware={preset}", "hardware.offload=optimizer")
+    assert zero_stage(config, "cuda", config.hardware.processes) == 3
+
+
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -296,7 +303,7 @@ def test_a_gpu_is_recognised_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("option", "gib"), [("h100x8", 80), ("a100x8_40gb", 40), ("l40sx8", 48), ("rtx4090", 24)]
+    ("option", "gib"), [("h100x8", 80), ("h100x1", 80), ("a100x8_40gb", 40), ("l40sx8", 48), ("rtx4090", 24)]
 )
 def test_presets_plan_a_student_that_fits_them(option: str, gib: int, tmp_path: Path) -> None:
     lora = ["training.lora.rank=16", "student.max_length=8192"] if option == "rtx4090" else []

@@ -199,7 +199,9 @@ def _pass_cost(
     longest = int(lengths.total.max())
     # The hidden states of a batch that is run in several passes are kept, and then joined.
     hidden = 0.0 if tokens is None else 2.0 * max(batch, longest) * shape.hidden * element
-    memory = (weights + hidden + costs.forward_bytes(shape, max(tokens or batch, longest), element)) / GIB
+    scores = costs.score_bytes(shape, planner.config.student.attention, longest)
+    one_pass = costs.forward_bytes(shape, max(tokens or batch, longest), element, scores)
+    memory = (weights + hidden + one_pass) / GIB
     work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
     seconds = planner.seconds("forward", flops, weights)
     estimate = planner.made(step, work, flops, seconds, memory, weights / GIB, paper)

@@ -7,12 +7,13 @@ from math import ceil
 from pathlib import Path
 
 from lark.config import Config, HeldOut, Lora
-from lark.models.shapes import shape_of
+from lark.models.shapes import config_of, is_mixture, shape_of
 from lark.names import is_demo
 from lark.output.cards import model_card
 from lark.planner import costs, remedies
 from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.planner.host_memory import offloaded_bytes
 from lark.training import checks
 from lark.training.checkpoints import CURVE
 from lark.training.training_set import read_rows, read_token_weights
@@ -42,7 +43,9 @@ def _check(config: Config, machine: Machine) -> None:
     checks.check_elastic(config, zero)
     checks.check_deepspeed(machine, zero)
     _check_offload(config, machine, zero)
-    checks.check_adapters(training.lora, machine, zero)
+    checks.check_adapters(training.lora, machine)
+    checks.check_quantized_shards(config, zero)
+    checks.check_quantized_experts(training.lora, _is_mixture(config))
     _check_held_out(training.held_out)
     if training.token_weights is not None:
         read_token_weights(Path(training.token_weights).expanduser())
@@ -58,12 +61,17 @@ def _check_offload(config: Config, machine: Machine, zero: int) -> None:
         checks.refuse_offload(ceil(_host_gib(config, machine)), memory_gib("cpu"), LORA_RANK)
 
 
+def _is_mixture(config: Config) -> bool:
+    """True if the student is known to be a mixture of experts."""
+    return is_mixture(config_of(config.student) or {})
+
+
 def _host_gib(config: Config, machine: Machine) -> float:
     """Memory of an offloaded optimizer on each node; 0 if the student's shape is unknown."""
     shape = shape_of(config.student)
     if shape is None:
         return 0.0
-    return costs.offloaded_bytes(shape, config.training.lora.rank, machine.nodes) / GIB
+    return offloaded_bytes(shape, config.training.lora.rank, machine.world) / machine.nodes / GIB
 
 
 def _fits_host(config: Config, machine: Machine) -> bool:
@@ -84,6 +92,7 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     shape = planner.shape
     lengths = planner.lengths
     setup = training_setup(config, planner.hardware.machine, int(lengths.total.max()))
+    setup = replace(setup, scores=costs.score_bytes(shape, config.student.attention, setup.tokens))
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     share = planner.selected / len(lengths.total)
     flops = forward.training(training.gradient_checkpointing, bool(setup.lora)) * share * training.epochs
@@ -142,14 +151,19 @@ def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settin
         _sharded(config, machine),
         _recomputed(config),
     )
-    return (candidate for candidate in settings if _possible(candidate, lora))
+    return (candidate for candidate in settings if _possible(candidate, config))
 
 
-def _possible(settings: Settings, lora: Lora) -> bool:
-    """True if settings go together: 4-bit weights need adapters, and ZeRO-3 cannot shard them."""
+def _possible(settings: Settings, config: Config) -> bool:
+    """True if settings go together: 4-bit weights need adapters, and ZeRO-3 cannot shard them; an optimizer
+    is only offloaded with ZeRO-3.
+    """
+    lora = config.training.lora
     bits = settings.get("training.lora.bits", lora.bits)
     rank = settings.get("training.lora.rank", lora.rank)
-    return bits is None or (bool(rank) and settings.get("hardware.zero") != 3)
+    offloads = settings.get("hardware.offload", config.hardware.offload) != "none"
+    stage = settings.get("hardware.zero", 3 if offloads else config.hardware.zero)
+    return (bits is None or (bool(rank) and stage != 3)) and not (offloads and stage != 3)
 
 
 def _adapters(lora: Lora) -> list[Settings]:
@@ -173,14 +187,14 @@ def _quantized(config: Config, machine: Machine) -> list[Settings]:
     """Quantise the frozen weights (GPUs only)."""
     now = zero_stage(config, machine.device, machine.world)
     possible = machine.device == "cuda" and config.training.lora.bits is None and now != 3
-    return [{}, {"training.lora.bits": 4}] if possible else [{}]
+    return [{}, {"training.lora.bits": 4}] if possible and not _is_mixture(config) else [{}]
 
 
 def _shared(config: Config, machine: Machine) -> list[Settings]:
     """Share micro-batches among more processes of a node than now."""
     shape = shape_of(config.student)
     settings: list[Settings] = [{}]
-    if shape is None or config.student.attention in checks.NEEDS_MASK:
+    if shape is None or checks.needs_mask(config.student, shape):
         return settings
     for count in range(config.hardware.sequence_parallel + 1, machine.processes + 1):
         if machine.processes % count == 0 and checks.shares_heads(shape, count):
