@@ -64,9 +64,7 @@ class Failure:
 class Teacher(Protocol):
     """A running teacher."""
 
-    def ask(
-        self, asks: Sequence[Ask], sampling: AskSampling
-    ) -> Iterator[tuple[int, list[Reply] | Failure]]:
+    def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Reply] | Failure]]:
         """Yield (index of the question, its replies or why there are none), in any order, as soon as they are
         complete. Raise a LarkError for what no further question can survive: a wrong key, an unknown model, a
         closed port.

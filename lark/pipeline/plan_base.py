@@ -23,7 +23,7 @@ class PlanBase:
         self.checksums = checksums
         self.conversions: list[Step] = []
         """Conversions of packaged models, collected while the plan is made."""
-        self.name = f"{config.student.name}-{config.pool.name}"
+        self.name = f"{config.student.name}-{config.pool.label}"
         self.weights = self.weights_of(config.student)
         self.identity = weights_identity(config.student, checksums)
         self.pool = self._pool_artifact(elsewhere)
@@ -41,7 +41,7 @@ class PlanBase:
         if pool.decontaminate:
             tasks = self.config.benchmark.tasks
             part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
-        return Artifact(pools.POOL_TABLE, pool.name, part)
+        return Artifact(pools.POOL_TABLE, pool.label, part)
 
     def weights_of(self, model: Student) -> str | Artifact:
         """Where a model's weights are. A packaged model is converted first."""

@@ -94,7 +94,7 @@ def question_texts(pool: conf.Pool) -> dict[str, str]:
 
 
 def _votes(pool: conf.Pool) -> Votes:
-    votes = Votes(pool.answer_format)
+    votes = Votes(pool)
     for _, trajectory in _trajectories(pool, Tally()):
         votes.add(trajectory)
     return votes

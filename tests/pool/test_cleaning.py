@@ -19,10 +19,11 @@ from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import CONTROL_TOKEN, MARKS, Tally, Votes, special_token
-from lark.pool.duplicates import BINS, similar_pairs, sketch
+from lark.pool.duplicates import similar_pairs
 from lark.pool.read import read
 from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
+from lark.pool.windows import BINS, sketch
 from lark.store.store import Checksums
 from tests.conftest import composed, job_of
 from tests.pool.rows import chat, write_jsonl
@@ -148,7 +149,7 @@ def test_votes_are_those_of_an_independent_count(votes: list[str | None]) -> Non
     """Answers are grouped pair by pair; the largest group wins if it has two members and is larger than any
     other.
     """
-    counted = Votes("free_form")
+    counted = Votes(Pool(name="test", format="rows", path="x"))
     for vote in votes:
         counted.add(trajectory(response="none" if vote is None else f"\\boxed{{{vote}}}"))
     sizes = {
