@@ -16,11 +16,11 @@ ANSWER_FORMATS = ("numeric", "choice", "free_form")
 ANSWERS = ("box", "tags", "hashes", "last_number")
 """Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last number."""
 HYGIENE = {
-    "loops": 0.5,
+    "loops": 0.4,
     "conclusion": 0.5,
     "scripts": 0.02,
-    "branching": 4.0,
-    "empty": 20,
+    "branching": 20.0,
+    "empty": 5,
     "refusals": 1,
 }
 """What spoils long traces, and the thresholds from which it is counted (lark/pool/hygiene.py)."""
@@ -198,7 +198,8 @@ class Pool(Source):
         if self.name not in ("files", "hub") or not self.path:
             return self.name
         last = re.split(r"[/\\]", self.path.rstrip("/\\"))[-1]
-        name = re.sub(r"[^\w.+-]+", "-", last.split(".")[0]).strip("-.+")[:LONGEST_LABEL]
+        stem = re.sub(r"(\.(jsonl?|ndjson|parquet|csv|eval))?(\.(gz|bz2|xz|zst))?$", "", last)
+        name = re.sub(r"[^\w.+-]+", "-", stem).strip("-.+")[:LONGEST_LABEL]
         return name or self.name
 
     def threshold(self, fault: str) -> float:

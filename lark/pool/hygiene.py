@@ -25,11 +25,8 @@ MOST_PLACES = 100
 """Places of the gold answer that are looked at."""
 BEFORE = 60
 """Characters before the gold answer that say whether it is given as the answer."""
-CONCLUDES = re.compile(
-    r"\\boxed\s*\{|<answer>|####|\banswer\b[^.?\n]*?(?:\bis\b|:|=|\bbe\b)|\b(?:therefore|thus|hence)\b[^.?\n]*(?:\bis\b|=)",
-    re.IGNORECASE,
-)
-"""Words and marks before an answer that is given as the answer."""
+CONCLUDES = re.compile(r"\\boxed\s*\{|<answer>|####|\banswer\b[^.?\n]*?(?:\bis\b|:|=|\bbe\b)", re.IGNORECASE)
+"""Marks and words before an answer that is given as the answer. (`Therefore` and `thus` also begin steps.)"""
 BRANCHES = ("Wait", "Alternatively", "Hmm", "Actually,", "On second thought", "double-check", "double check")
 FEWEST_BRANCHES = 5
 REFUSES = re.compile(
@@ -70,10 +67,10 @@ def loops(trajectory: Trajectory) -> float:
 
 
 def branching(trajectory: Trajectory) -> float:
-    """Turns of thought (Wait, Alternatively, …) per 100 words."""
+    """Turns of thought (Wait, Alternatively, …) per 1,000 words."""
     text = trajectory.spoken
     count = branches(text)
-    return 100 * count / (text.count(" ") + 1) if count >= FEWEST_BRANCHES else 0.0
+    return 1000 * count / (text.count(" ") + 1) if count >= FEWEST_BRANCHES else 0.0
 
 
 def branches(text: str) -> int:

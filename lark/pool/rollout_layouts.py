@@ -61,7 +61,7 @@ def nemo_gym(columns: Columns) -> Iterator[DraftTrajectory]:
         question_id=_if_none(draft.question_id, values.get("_ng_task_index")),
         rollout=_if_none(draft.rollout, values.get("_ng_rollout_index")),
         teacher=draft.teacher or answered.get("model"),
-        answer=_if_none(draft.answer, columns.get("expected_answer")),
+        answer=columns.get("pair_answer"),
         complete=not answered.get("incomplete_details"),
     )
 
