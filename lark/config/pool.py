@@ -18,7 +18,7 @@ ANSWERS = ("box", "tags", "hashes", "last_number")
 HYGIENE = {
     "loops": 0.4,
     "conclusion": 0.5,
-    "scripts": 0.02,
+    "scripts": 0.005,
     "branching": 20.0,
     "empty": 5,
     "refusals": 1,

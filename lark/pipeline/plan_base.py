@@ -7,6 +7,7 @@ from lark.models.students import CONVERTED, location, packaged_file, tokenizer_i
 from lark.pipeline.fingerprints import questions_part
 from lark.pipeline.operations.student import CONVERT
 from lark.pool import trajectories as pools
+from lark.pool.hygiene import FAULTS_VERSION
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS_VERSION
@@ -36,6 +37,8 @@ class PlanBase:
         part = pool_identity(pool, self.checksums, elsewhere)
         if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS_VERSION
+        if pool.drop or pool.trim != "none":
+            part["faults"] = FAULTS_VERSION
         if pool.noise_share:
             part["damage"] = DAMAGE
         if pool.decontaminate:

@@ -8,7 +8,7 @@ from lark.printing import some
 FAULTS = {
     "loops": "repeat {threshold:.0%} of their text or more",
     "conclusion": "give the gold answer as their conclusion with {threshold:.0%} of their reasoning still to come",
-    "scripts": "have {threshold:.0%} or more of their text in a script that the question does not have",
+    "scripts": "have {threshold:.1%} or more of their text in a script that the question does not have",
     "branching": "turn to another thought (Wait, Alternatively, …) {threshold:g} or more times per 1,000 words",
     "empty": "have fewer than {threshold:g} words beside their final answer",
     "refusals": "decline to answer",

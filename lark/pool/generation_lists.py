@@ -9,8 +9,8 @@ from lark.reading.fields import Fields
 
 CUT_OFF = ("length", "max_tokens")
 """Finish reasons of a generation that reached the limit, as OpenAI and Anthropic write them."""
-VERDICT_COLUMNS = ("correct", "verdicts", "more_verdicts")
-LISTS = ("candidate_id", "teacher", *VERDICT_COLUMNS, "complete", "finish_reasons")
+MORE_VERDICTS = ("verdicts", "more_verdicts")
+LISTS = ("candidate_id", "teacher", "correct", *MORE_VERDICTS, "complete", "finish_reasons")
 """Columns with one value per generation. `teacher` and `correct` may also be one value for all."""
 
 
@@ -51,8 +51,9 @@ class Labels:
     @property
     def verdict(self) -> bool | None:
         """Right if one of the verdicts says so; None without verdicts."""
-        least = self.columns.correct_from
-        verdicts = [self._fields(name).verdict(self._stored(name), least) for name in VERDICT_COLUMNS]
+        stored = self._stored("correct")
+        ours = self._fields("correct").verdict(stored, self.columns.correct_from)
+        verdicts = [ours, *(self._truth(name) for name in MORE_VERDICTS)]
         if True in verdicts:
             return True
         return False if False in verdicts else None

@@ -7,6 +7,7 @@ characters and compares hashes. `pool.drop` and `pool.trim` act on what the summ
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from lark import config as conf
 from lark.grading.final_answers import CLOSE, HASHES, OPEN, after_hashes
 from lark.pool.trajectory import Trajectory
 
+FAULTS_VERSION = 1
+"""Version of the measures. Only a pool with pool.drop or pool.trim depends on it."""
 SHORTEST_LOOP = 400
 """Characters of a text in which loops are looked for."""
 SHORTEST_TAIL = 400
@@ -116,10 +119,12 @@ def refusals(trajectory: Trajectory) -> float:
 
 
 def words(trajectory: Trajectory) -> float:
-    """Words of reasoning: all but the final answer. A long text is not counted."""
+    """Words of reasoning: all but the final answer. Of a long text, about as many."""
+    if trajectory.conversation is not None:
+        return inf
     text = trajectory.spoken
-    if len(text) > LONGEST_EMPTY or trajectory.conversation is not None:
-        return np.inf
+    if len(text) > LONGEST_EMPTY:
+        return text.count(" ") + 1
     return len(ANSWER.sub(" ", text).split())
 
 

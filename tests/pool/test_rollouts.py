@@ -49,6 +49,7 @@ WITHOUT_VERDICTS = {"openai_batch", "claude_session", "codex_session"}
 
 
 def published(name: str, folder: Path, **settings: Any) -> tuple[Pool, list[Trajectory], Tally]:
+    folder.mkdir(exist_ok=True)
     path = write_published(name, folder)
     if name == "openai_batch":
         settings["requests"] = f"{folder}/requests/requests.jsonl"
@@ -76,9 +77,12 @@ def test_published_shapes_are_read_whole_with_teachers_and_verdicts(name: str, t
         assert all(("Way 0" in t.spoken) is t.correct for t in trajectories)
 
 
-def test_each_new_layout_has_a_file_in_its_published_shape() -> None:
-    new = {"session", "atif", "inspect", "every_eval", "lm_eval", "nemo_gym", "openai_batch", "reasoning_gym"}
-    assert new <= set(PUBLISHED.values()) and new <= set(LAYOUTS)
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_a_published_layout_that_is_named_is_the_one_that_is_detected(name: str, tmp_path: Path) -> None:
+    _, detected, _ = published(name, tmp_path / "a")
+    _, by_name, _ = published(name, tmp_path / "b", layout=PUBLISHED[name])
+    assert by_name == detected
+    assert PUBLISHED[name] in LAYOUTS
 
 
 def test_agents_keep_reasoning_calls_and_results(tmp_path: Path) -> None:
