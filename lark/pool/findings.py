@@ -7,7 +7,7 @@ from lark import config as conf
 from lark.config.pool import ANSWERS
 from lark.grading.final_answers import HASHES
 from lark.pool.cleaning import EXAMPLES
-from lark.pool.hygiene import branches, faults_of
+from lark.pool.hygiene import faults_of
 from lark.pool.trajectory import Trajectory, compared, with_answer_from
 
 MOST_TASKS = 50
@@ -32,17 +32,18 @@ class Findings:
         self.unread: Counter[str] = Counter()
         """Responses with a gold answer and without an answer that was read, and what other places have."""
 
-    def add(self, trajectory: Trajectory, pool: conf.Pool, is_voted: bool) -> None:
+    def add(self, trajectory: Trajectory, pool: conf.Pool, is_correct: bool | None, is_voted: bool) -> None:
+        """Add a trajectory. `is_correct`: its verdict."""
         self._add_faults(trajectory, pool)
         if trajectory.correct is not None and not is_voted:
             self._add_disagreement(trajectory, pool)
-        elif trajectory.answer and trajectory.correct is None:
+        elif is_correct is None and trajectory.answer:
             self._add_unread(trajectory, pool)
 
     def _add_faults(self, trajectory: Trajectory, pool: conf.Pool) -> None:
         teacher = trajectory.teacher
-        self.branches[teacher] += branches(trajectory.spoken)
-        self.words[teacher] += trajectory.spoken.count(" ") + 1
+        self.branches[teacher] += trajectory.branches
+        self.words[teacher] += trajectory.words
         for fault in faults_of(trajectory, pool):
             self.faults[f"{fault}\t{teacher}"] += 1
             examples = self.fault_examples.setdefault(fault, [])
@@ -65,8 +66,6 @@ class Findings:
             self.disagreement_examples.append(f"{named(trajectory)} ({answer:.40} for {gold:.40})")
 
     def _add_unread(self, trajectory: Trajectory, pool: conf.Pool) -> None:
-        if compared(trajectory, pool) is not None:
-            return
         self.unread["trajectories"] += 1
         self.unread["gold after ####"] += HASHES in str(trajectory.answer)
         for place in ANSWERS:

@@ -30,7 +30,6 @@ BEFORE = 60
 """Characters before the gold answer that say whether it is given as the answer."""
 CONCLUDES = re.compile(r"\\boxed\s*\{|<answer>|####|\banswer\b[^.?\n]*?(?:\bis\b|:|=|\bbe\b)", re.IGNORECASE)
 """Marks and words before an answer that is given as the answer. (`Therefore` and `thus` also begin steps.)"""
-BRANCHES = ("Wait", "Alternatively", "Hmm", "Actually,", "On second thought", "double-check", "double check")
 FEWEST_BRANCHES = 5
 REFUSES = re.compile(
     r"\s*(?:i'?m (?:very |really )?sorry|sorry|i apologi[sz]e|unfortunately|as an ai\b|i (?:can(?:'|no)?t|cannot|am unable"
@@ -71,14 +70,8 @@ def loops(trajectory: Trajectory) -> float:
 
 def branching(trajectory: Trajectory) -> float:
     """Turns of thought (Wait, Alternatively, …) per 1,000 words."""
-    text = trajectory.spoken
-    count = branches(text)
-    return 1000 * count / (text.count(" ") + 1) if count >= FEWEST_BRANCHES else 0.0
-
-
-def branches(text: str) -> int:
-    """How often a text turns to another thought."""
-    return sum(text.count(mark) for mark in BRANCHES)
+    count = trajectory.branches
+    return 1000 * count / trajectory.words if count >= FEWEST_BRANCHES else 0.0
 
 
 def scripts(trajectory: Trajectory) -> float:
@@ -124,7 +117,7 @@ def words(trajectory: Trajectory) -> float:
         return inf
     text = trajectory.spoken
     if len(text) > LONGEST_EMPTY:
-        return text.count(" ") + 1
+        return trajectory.words
     return len(ANSWER.sub(" ", text).split())
 
 

@@ -11,22 +11,16 @@ from lark.pool.checks import (
     check_settings,
     check_text_or_messages,
     no_teachers,
-    not_a_log,
 )
 from lark.pool.columns import NAMES, Columns
-from lark.pool.drafts import DraftTrajectory, one
+from lark.pool.drafts import DraftTrajectory, Read, one, shaped
+from lark.pool.eval_layouts import every_eval, inspect, is_every_eval, is_inspect, is_lm_eval, lm_eval
 from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
 from lark.pool.rollout_layouts import (
-    every_eval,
-    inspect,
-    is_every_eval,
-    is_inspect,
-    is_lm_eval,
     is_nemo_gym,
     is_openai_batch,
     is_reasoning_gym,
-    lm_eval,
     nemo_gym,
     openai_batch,
     reasoning_gym,
@@ -34,9 +28,6 @@ from lark.pool.rollout_layouts import (
 from lark.pool.teachers import TeacherColumns, find_teachers
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
-
-Read = Callable[[Columns], Iterator[DraftTrajectory]]
-"""Reads the trajectories of a row."""
 
 
 @dataclass(frozen=True)
@@ -264,35 +255,18 @@ def _is_teachers(columns: Columns) -> bool:
     return (is_ours or is_other) and bool(find_teachers(columns))
 
 
-def _shaped(read: Read, *needs: str) -> Read:
-    """The reader of a log that has these columns. Its parts are objects of other tools, whose types are not
-    checked one by one: a part of another type is reported as such.
-    """
-
-    def checked(columns: Columns) -> Iterator[DraftTrajectory]:
-        for name in needs:
-            if name not in columns.row.values:
-                raise columns.missing(name)
-        try:
-            yield from read(columns)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise not_a_log(error, columns.where) from error
-
-    return checked
-
-
 # The first layout that detects a row reads it, so the order matters: logs of tools also have columns like
 # `messages` or `response`, datasets with `generations` also have `messages` with one of them, and any row can
 # be read as `columns`, which then reports what is missing.
 _IN_ORDER = (
-    Layout("session", is_session, _shaped(session, SESSION)),
-    Layout("atif", is_atif, _shaped(atif, "agent", "steps")),
-    Layout("inspect", is_inspect, _shaped(inspect, "eval", "samples")),
-    Layout("every_eval", is_every_eval, _shaped(every_eval, "sample_id", "input", "evaluation")),
-    Layout("lm_eval", is_lm_eval, _shaped(lm_eval, "doc_id", "doc", "arguments", "resps")),
-    Layout("nemo_gym", is_nemo_gym, _shaped(nemo_gym, "responses_create_params", "response")),
-    Layout("openai_batch", is_openai_batch, _shaped(openai_batch, "custom_id", "response")),
-    Layout("reasoning_gym", is_reasoning_gym, _shaped(reasoning_gym, "results")),
+    Layout("session", is_session, shaped(session, SESSION)),
+    Layout("atif", is_atif, shaped(atif, "agent", "steps")),
+    Layout("inspect", is_inspect, shaped(inspect, "eval", "samples")),
+    Layout("every_eval", is_every_eval, shaped(every_eval, "sample_id", "input", "evaluation")),
+    Layout("lm_eval", is_lm_eval, shaped(lm_eval, "doc_id", "doc", "arguments", "resps")),
+    Layout("nemo_gym", is_nemo_gym, shaped(nemo_gym, "responses_create_params", "response")),
+    Layout("openai_batch", is_openai_batch, shaped(openai_batch, "custom_id", "response")),
+    Layout("reasoning_gym", is_reasoning_gym, shaped(reasoning_gym, "results")),
     Layout("generations", _is_generations, _generations),
     Layout("messages", lambda columns: columns.has("messages"), _chat("messages")),
     Layout("openthoughts3", _is_openthoughts3, _chat("conversations")),

@@ -71,7 +71,7 @@ class Summary:
         if trajectory.conversation is None:  # a conversation is used as it is
             self.traits["instruction_as_system"] += is_instruction(trajectory.system or "")
         self.near.add(trajectory)
-        self.findings.add(trajectory, self.pool, self._is_voted(trajectory))
+        self.findings.add(trajectory, self.pool, is_correct, self._is_voted(trajectory))
         self.texts.setdefault(trajectory.question_id, hash64(" ".join(trajectory.question.split())))
         if trajectory.answer is not None:
             self._add_answer(trajectory.question_id, hash64(_answer_text(trajectory.answer)))

@@ -13,6 +13,8 @@ from lark.grading.answers import AnswerFormat, extract_boxed
 from lark.grading.final_answers import READERS, equal_answers, gold_answer
 from lark.pool.windows import repeated_share, sketch_of, window_hashes
 
+BRANCHES = ("Wait", "Alternatively", "Hmm", "Actually,", "On second thought", "double-check")
+"""Words with which a teacher turns to another thought."""
 VERDICTS_VERSION = 3
 """Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
 
@@ -55,6 +57,16 @@ class Trajectory:
             if message["role"] == "assistant":
                 texts += [message.get("reasoning_content"), message["content"]]
         return "\n".join(text for text in texts if text)
+
+    @cached_property
+    def branches(self) -> int:
+        """How often the text turns to another thought."""
+        return sum(self.spoken.count(mark) for mark in BRANCHES)
+
+    @cached_property
+    def words(self) -> int:
+        """About the number of words: one more than there are spaces."""
+        return self.spoken.count(" ") + 1
 
     @cached_property
     def _windows(self) -> tuple[np.ndarray, float]:

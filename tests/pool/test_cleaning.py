@@ -18,11 +18,12 @@ from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.plan import make_plan
 from lark.pool import trajectories as pools
-from lark.pool.cleaning import CONTROL_TOKEN, MARKS, Tally, Votes, special_token
+from lark.pool.cleaning import CONTROL_TOKEN, MARKS, Tally, special_token
 from lark.pool.duplicates import similar_pairs
 from lark.pool.read import read
 from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
+from lark.pool.votes import Votes
 from lark.pool.windows import BINS, sketch
 from lark.store.store import Checksums
 from tests.conftest import composed, job_of
