@@ -16,7 +16,7 @@ ANSWER_FORMATS = ("numeric", "choice", "free_form")
 ANSWERS = ("box", "tags", "hashes", "last_number")
 """Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last number."""
 HYGIENE = {
-    "loops": 0.4,
+    "loops": 0.5,
     "conclusion": 0.5,
     "scripts": 0.005,
     "branching": 20.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.pool.columns import Columns
-from lark.pool.drafts import DraftTrajectory, one
+from lark.pool.drafts import DraftTrajectory, as_object, one
 from lark.pool.messages import Message, normalised, turns
 from lark.pool.response_items import response_messages, result_text
 from lark.reading.fields import Fields
@@ -150,8 +150,8 @@ def _claude_messages(events: Sequence[Mapping[str, Any]]) -> list[Message]:
     messages: list[Message] = []
     last: Any = None
     for event in events:
-        stored = event.get("message")
-        is_turn = event.get("type") in ("user", "assistant") and isinstance(stored, dict)
+        stored = as_object(event.get("message"))
+        is_turn = event.get("type") in ("user", "assistant") and bool(stored)
         if not is_turn or event.get("isSidechain") or event.get("isMeta"):
             continue
         content = stored.get("content")

@@ -70,6 +70,8 @@ class Tally:
     """The first trajectories with text like control tokens."""
     without: Counter[str] = field(default_factory=Counter)
     """Why rows, or parts of them, have no trajectory."""
+    verdict_columns: set[str] = field(default_factory=set)
+    """Columns, or layouts, that the pool's verdicts come from."""
     named_by_file: int = 0
     """Trajectories whose teacher is the name of their file."""
     trimmed: int = 0
@@ -119,6 +121,7 @@ class Tally:
         self.incomplete += other.incomplete
         self.cut += other.cut
         self.without.update(other.without)
+        self.verdict_columns |= other.verdict_columns
         self.named_by_file += other.named_by_file
         self.trimmed += other.trimmed
         self.faulty.update(other.faulty)
@@ -152,6 +155,7 @@ class Tally:
             "incomplete": self.incomplete,
             "cut": self.cut,
             "without": dict(sorted(self.without.items())),
+            "verdict_columns": sorted(self.verdict_columns - {"correct"}),
             "named_by_file": self.named_by_file,
             "trimmed": self.trimmed,
             "faulty": dict(self.faulty),

@@ -103,7 +103,7 @@ def lm_eval(columns: Columns) -> Iterator[DraftTrajectory]:
 def _lm_eval_question(columns: Columns) -> tuple[str, str | None]:
     """The document's question, without the examples that lm-eval puts before it; or else the prompt."""
     document = as_object(columns.row.values["doc"])
-    for name in (columns.fields.get("question"), "question", "problem"):
+    for name in (columns.fields.get("question", "question"), "problem"):
         if isinstance(document.get(name), str) and not document.get("choices"):
             return document[name], None
     arguments = columns.row.values["arguments"]

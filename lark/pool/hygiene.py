@@ -17,8 +17,8 @@ from lark.pool.trajectory import Trajectory
 
 FAULTS_VERSION = 1
 """Version of the measures. Only a pool with pool.drop or pool.trim depends on it."""
-SHORTEST_LOOP = 400
-"""Characters of a text in which loops are looked for."""
+SHORTEST_LOOP = 2000
+"""Characters of a text in which loops are looked for. Shorter ones that repeat themselves are lists and grids."""
 SHORTEST_TAIL = 400
 """Characters after a conclusion that are worth counting."""
 SHORTEST_REASONING = 200
@@ -50,6 +50,13 @@ SCRIPTS = {
 }
 """Scripts by their code points. Latin and Greek are not among them: Greek letters are mathematics."""
 FEWEST_LETTERS = 4
+LANGUAGE = re.compile(
+    r"translat|\b(?:languages?|Arabic|Chinese|Hebrew|Hindi|Japanese|Korean|Mandarin|Russian|Thai|Ukrainian)\b",
+    re.IGNORECASE,
+)
+"""Questions that ask for another language."""
+WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]")
+"""Letters of scripts in which a word has one or two of them."""
 ANSWER = re.compile(r"\\boxed\s*\{[^{}]*\}|<answer>.*?</answer>|</?think>|####[^\n]*", re.DOTALL)
 LONGEST_EMPTY = 600
 
@@ -86,6 +93,8 @@ def scripts(trajectory: Trajectory) -> float:
     # Chinese and Japanese texts share characters, so one of them explains the other.
     if {"Han", "Kana"} & asked.keys():
         asked = {**asked, "Han": 1, "Kana": 1}
+    if LANGUAGE.search(trajectory.question):
+        return 0.0
     count = sum(number for name, number in strange.items() if name not in asked)
     return count / len(text) if count >= FEWEST_LETTERS else 0.0
 
@@ -118,7 +127,8 @@ def words(trajectory: Trajectory) -> float:
     text = trajectory.spoken
     if len(text) > LONGEST_EMPTY:
         return trajectory.words
-    return len(ANSWER.sub(" ", text).split())
+    text = ANSWER.sub(" ", text)
+    return len(text.split()) + len(WITHOUT_SPACES.findall(text)) // 2
 
 
 def conclusion(trajectory: Trajectory) -> float:

@@ -94,6 +94,5 @@ def result_text(output: Any) -> Any:
     if not isinstance(output, list):
         return "" if output is None else output
     texts = [part.get("text") if isinstance(part, dict) else part for part in output]
-    if all(isinstance(text, str) for text in texts):
-        return "\n".join(texts)
-    return output
+    written = [text for text in texts if isinstance(text, str)]
+    return "\n".join(written) if len(written) == len(texts) else output

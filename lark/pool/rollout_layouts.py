@@ -42,9 +42,14 @@ def nemo_gym(columns: Columns) -> Iterator[DraftTrajectory]:
         question_id=or_else(draft.question_id, values.get("_ng_task_index")),
         rollout=or_else(draft.rollout, values.get("_ng_rollout_index")),
         teacher=draft.teacher or answered.get("model"),
-        answer=columns.get("pair_answer"),
+        answer=_one_answer(columns.get("pair_answer")),
         complete=not answered.get("incomplete_details"),
     )
+
+
+def _one_answer(stored: Any) -> Any:
+    """The gold answer, if there is one: some environments have lists of several, or objects."""
+    return None if isinstance(stored, list | dict | bool) else stored
 
 
 def is_openai_batch(columns: Columns) -> bool:

@@ -58,6 +58,8 @@ class SourceReader:
             unread: set[str] = set()
             for draft in candidates:
                 unread |= draft.turns.unused
+                if draft.correct is not None:
+                    self.tally.verdict_columns.add(columns.stored("correct") or layout.name)
                 self.tally.cut += draft.turns.cut
                 trajectory = self._trajectory(draft, row)
                 if self._keeps(draft, trajectory, row.where):

@@ -62,6 +62,10 @@ def _remarks(counts: Counts) -> str:
         remarks.append(f"{counts['conversations']:,} trajectories are conversations of several turns.")
     is_known = counts["all"]["correct"] is not None
     remarks.append(f"Correct by {counts['verdicts']}." if is_known else "Correctness is not known.")
+    if "verdict_columns" in counts:
+        remarks.append(
+            f"The pool's verdicts come from {_some(counts['verdict_columns'])} (pool.correct_from)."
+        )
     return " ".join(remarks)
 
 

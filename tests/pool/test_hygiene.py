@@ -65,6 +65,12 @@ def test_each_planted_fault_is_found_and_no_other(fault: str) -> None:
         of(f"{prose(60)} α β γ δ ε ∑ ∫ → ≤ \\boxed{{5}}"),
         of(f"{prose(20)} Wait, {prose(20)}. \\boxed{{5}}"),
         of("Two and three make five: \\boxed{5}"),
+        of("<action>Down</action>\n" * 40),  # a list of moves
+        of("二加三等于五,所以答案是五。\\boxed{5}", question="二加三等于几?"),
+        of(
+            "你好,世界。这是一个翻译。 " + prose(20),
+            question="Translate: Hello, world. This is a translation.",
+        ),
         of("Sorry for the length. " + PLAIN),
         of("I can't see another way, so I add: \\boxed{5}"),
     ],
@@ -112,7 +118,7 @@ def test_faults_are_counted_by_teacher_with_examples(tmp_path: Path) -> None:
     assert counts["faults"]["loops"]["examples"][0].endswith("/loops")
     assert set(counts["branching"]) == {"r1"}
     summary = pool_summary(counts)
-    assert "1 trajectories repeat 40% of their text or more (r1 1): " in summary
+    assert "1 trajectories repeat 50% of their text or more (r1 1): " in summary
     assert "pool.drop=[loops] drops them" in summary
 
 
