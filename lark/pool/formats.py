@@ -8,7 +8,7 @@ from lark import config as conf
 from lark.config import Source
 from lark.names import is_demo
 from lark.pool.agent_layouts import results_beside
-from lark.pool.batches import request_files, with_requests
+from lark.pool.batch_requests import request_files, with_requests
 from lark.pool.columns import Columns
 from lark.pool.files import SourceFiles, readable, table_files, visible_files
 from lark.pool.hub import hub_rows, is_remote, snapshot

@@ -31,6 +31,9 @@ def nemo_gym(columns: Columns) -> Iterator[DraftTrajectory]:
     stored = asked.get("input")
     items = [{"role": "user", "content": stored}] if isinstance(stored, str) else stored or []
     messages = response_messages([*items, *(answered.get("output") or [])])
+    if not any(message["role"] == "assistant" for message in messages):
+        columns.without.append("no response")
+        return
     name = "responses_create_params and response"
     exchange = turns(
         normalised(messages, columns.where, name), columns.where, name,
@@ -57,7 +60,7 @@ def is_openai_batch(columns: Columns) -> bool:
 
 
 def openai_batch(columns: Columns) -> Iterator[DraftTrajectory]:
-    """A line of an OpenAI batch output, joined with its request (lark/pool/batches.py)."""
+    """A line of an OpenAI batch output, joined with its request (lark/pool/batch_requests.py)."""
     values = columns.row.values
     columns.used |= {"id", "custom_id", "response", "error", "request"}
     body = as_object(as_object(values["response"]).get("body"))
