@@ -165,7 +165,7 @@ def schedule_artifact(contest: Contest) -> Artifact:
     if contest.named:
         benchmark = asdict(config.benchmark)
     part = {"entrants": students, "compare": asdict(config.compare), "benchmark": benchmark}
-    return Artifact(SCHEDULE, f"{config.student.name}-{config.pool.name}", part)
+    return Artifact(SCHEDULE, f"{config.student.name}-{config.pool.label}", part)
 
 
 def stored_schedule(contest: Contest) -> Schedule | None:

@@ -12,7 +12,7 @@ from lark.config.compare import Compare
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, EngineSettings, Task
 from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Judge, Method, Scoring, Sketch, Validation
-from lark.config.pool import ANSWER_FORMATS, Mixed, Pool, Source
+from lark.config.pool import ANSWER_FORMATS, HYGIENE, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
 from lark.config.training import HeldOut, Lora, Training
@@ -20,6 +20,7 @@ from lark.config.training import HeldOut, Lora, Training
 __all__ = [
     "ANSWER_FORMATS",
     "GRADERS",
+    "HYGIENE",
     "STAGES",
     "Analysis",
     "Benchmark",

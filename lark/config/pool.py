@@ -8,16 +8,29 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config.checks import Section, plain_name, require
+from lark.config.checks import Section, one_of, plain_name, require
 from lark.errors import LarkError
 from lark.names import is_demo
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
+ANSWERS = ("box", "tags", "hashes", "last_number")
+"""Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last number."""
+HYGIENE = {
+    "loops": 0.5,
+    "conclusion": 0.5,
+    "scripts": 0.005,
+    "branching": 20.0,
+    "empty": 5,
+    "refusals": 1,
+}
+"""What spoils long traces, and the thresholds from which it is counted (lark/pool/hygiene.py)."""
 NOISE = ("none", "wrong", "truncated", "shuffled", "duplicated")
 DEMO_QUESTIONS = 48_000
 """Different questions that the demo's generator has. It alternates between 20 combinations of kind and
 level, of which the smallest has 2,400.
 """
+LONGEST_LABEL = 40
+"""Characters of a file's name in the names of a pool's artifacts."""
 FORMATS = ("rows", "rsr", "hub")
 """Formats of a source that is read from files or from the hub."""
 
@@ -34,8 +47,8 @@ class Source:
     path: str | None = None
     """File, folder or dataset id. A glob pattern selects several files."""
     layout: str | None = None
-    """What a row contains: columns, messages, conversations, prompt_completion, generations, teachers,
-    pairs or openthoughts3 (docs/own-pool.md). None: detected for each row.
+    """What a row contains: columns, messages, conversations and others (docs/own-pool.md). None: detected
+    for each row.
     """
     subset: str | None = None
     """Configuration of a Hugging Face dataset that has several."""
@@ -45,6 +58,10 @@ class Source:
     """Revision of a Hugging Face dataset."""
     fields: dict[str, str] = field(default_factory=dict)
     """Names of the columns where they differ from ours, e.g. {question_id: problem_id}."""
+    responses: list[str] = field(default_factory=list)
+    """Columns that hold a response each, e.g. [qwq, r1]. They are named after the teachers."""
+    requests: str | None = None
+    """The file or files of requests that an OpenAI batch output answers: it has no questions itself."""
     exclude: list[str] = field(default_factory=list)
     """Files and subfolders of `path` that are not read: names or patterns, e.g. ["old", "*.bak.json"]."""
 
@@ -76,9 +93,19 @@ class Pool(Source):
     ids: list[str] = field(default_factory=list)
     """Keep only the questions with these ids. Empty: all."""
     correct_only: bool = False
-    """Drop trajectories whose boxed answer is not the question's (the evaluation's extraction rule; paper,
-    App. C.1). If the pool has no `answer` or the response has no box, drop those that the pool's `correct`
-    marks as wrong. Applied before pool.questions are sampled.
+    """Drop trajectories that are known to be wrong: by the pool's own verdict, or, without one, because
+    their answer is not the question's (the evaluation's extraction rule; paper, App. C.1). Applied before
+    pool.questions are sampled.
+    """
+    correct_from: float = 1.0
+    """The least reward or score of a correct trajectory, where the pool's verdicts are numbers."""
+    unknown: str = "keep"
+    """Trajectories without a verdict and without an answer that could be compared, with correct_only. keep:
+    kept and counted (a question with neither `answer` nor a verdict is an error). drop: dropped.
+    """
+    answer_from: list[str] = field(default_factory=lambda: ["box"])
+    """Where the final answer of a response is read, in this order, to compare it with `answer`: box, tags
+    (<answer>5</answer>), hashes (#### 5, also in `answer` itself) or last_number. Texts do not change.
     """
     labels: str = "given"
     """given: correctness comes from `answer` and `correct`. vote: questions without either get it by a
@@ -98,6 +125,16 @@ class Pool(Source):
     special_tokens: str = "text"
     """Trajectories with text that looks like a control token, such as <|im_end|>. text: kept, and encoded
     as text. drop: dropped. error: refused. They are counted in all three cases.
+    """
+    drop: list[str] = field(default_factory=list)
+    """Drop trajectories with loops, a late end (conclusion), other scripts, much branching, (nearly) empty
+    reasoning, or refusals. All are counted in the summary (docs/own-pool.md).
+    """
+    trim: str = "none"
+    """conclusion: cut what follows the conclusion of a trajectory that pool.drop=[conclusion] would drop."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Thresholds of pool.drop and of the summary's counts that differ from the usual ones, e.g.
+    {loops: 0.3} (docs/own-pool.md).
     """
     decontaminate: bool = False
     """Remove questions that are in the benchmarks of the run, or nearly so (pool.similarity)."""
@@ -129,6 +166,9 @@ class Pool(Source):
         section.one_of("labels", ("given", "vote"))
         section.one_of("incomplete", ("keep", "drop"))
         section.one_of("special_tokens", ("text", "drop", "error"))
+        section.one_of("unknown", ("keep", "drop"))
+        section.one_of("trim", ("none", "conclusion"))
+        self._check_lists()
         section.one_of("noise", NOISE)
         section.require("noise_share", 0 <= self.noise_share <= 1, "must be a share from 0 to 1")
         is_named = self.noise != "none" or not self.noise_share
@@ -139,6 +179,32 @@ class Pool(Source):
             section.require("answer_pattern", _has_group(self.answer_pattern), rule)
         self._check_questions(section)
         self._check_sources()
+
+    def _check_lists(self) -> None:
+        require(
+            bool(self.answer_from), "pool.answer_from", "[]", f"name at least one of {', '.join(ANSWERS)}"
+        )
+        for place in self.answer_from:
+            one_of("pool.answer_from", place, ANSWERS)
+        for fault in self.drop:
+            one_of("pool.drop", fault, tuple(HYGIENE))
+        for fault, threshold in self.thresholds.items():
+            one_of("pool.thresholds", fault, tuple(HYGIENE))
+            require(threshold > 0, f"pool.thresholds.{fault}", threshold, "must be more than 0")
+
+    @property
+    def label(self) -> str:
+        """The name of this pool's artifacts: for pool=files and pool=hub, the name of the file or dataset."""
+        if self.name not in ("files", "hub") or not self.path:
+            return self.name
+        last = re.split(r"[/\\]", self.path.rstrip("/\\"))[-1]
+        stem = re.sub(r"(\.(jsonl?|ndjson|parquet|csv|eval))?(\.(gz|bz2|xz|zst))?$", "", last)
+        name = re.sub(r"[^\w.+-]+", "-", stem).strip("-.+")[:LONGEST_LABEL]
+        return name or self.name
+
+    def threshold(self, fault: str) -> float:
+        """The threshold from which a fault of a trajectory is counted."""
+        return self.thresholds.get(fault, HYGIENE[fault])
 
     def _check_questions(self, section: Section) -> None:
         number = self.questions

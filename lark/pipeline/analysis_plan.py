@@ -45,7 +45,7 @@ def _contamination(base: PlanBase, checkpoint: Artifact | None) -> list[Step]:
         name: {**questions_part(name, task), **answers_part(name, task), "label": task.label}
         for name, task in benchmark.tasks.items()
     }
-    name = f"contamination-{base.config.pool.name}-{benchmark.name}"
+    name = f"contamination-{base.config.pool.label}-{benchmark.name}"
     part = {"analysis": "contamination", "tasks": tasks}
     return [Step(CONTAMINATION, (Artifact(CONTAMINATION_TABLE, name, part, {"pool": base.pool}),))]
 

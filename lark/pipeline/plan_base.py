@@ -7,6 +7,7 @@ from lark.models.students import CONVERTED, location, packaged_file, tokenizer_i
 from lark.pipeline.fingerprints import questions_part
 from lark.pipeline.operations.student import CONVERT
 from lark.pool import trajectories as pools
+from lark.pool.hygiene import FAULTS_VERSION
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS_VERSION
@@ -23,7 +24,7 @@ class PlanBase:
         self.checksums = checksums
         self.conversions: list[Step] = []
         """Conversions of packaged models, collected while the plan is made."""
-        self.name = f"{config.student.name}-{config.pool.name}"
+        self.name = f"{config.student.name}-{config.pool.label}"
         self.weights = self.weights_of(config.student)
         self.identity = weights_identity(config.student, checksums)
         self.pool = self._pool_artifact(elsewhere)
@@ -36,12 +37,14 @@ class PlanBase:
         part = pool_identity(pool, self.checksums, elsewhere)
         if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS_VERSION
+        if pool.drop or pool.trim != "none":
+            part["faults"] = FAULTS_VERSION
         if pool.noise_share:
             part["damage"] = DAMAGE
         if pool.decontaminate:
             tasks = self.config.benchmark.tasks
             part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
-        return Artifact(pools.POOL_TABLE, pool.name, part)
+        return Artifact(pools.POOL_TABLE, pool.label, part)
 
     def weights_of(self, model: Student) -> str | Artifact:
         """Where a model's weights are. A packaged model is converted first."""

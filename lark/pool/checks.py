@@ -69,10 +69,28 @@ def check_ids(pool: conf.Pool, questions: Collection[str]) -> None:
 
 
 def missing_column(name: str, row: Row) -> LarkError:
+    lists = [key for key, value in row.values.items() if _has_rows(value)]
+    if lists:
+        return _object_of_lists(row, lists)
     return LarkError(
         f"{row.where}: there is no `{name}`; the row has {', '.join(map(str, row.values))}."
         f" Name the column with pool.fields.{name}=<column>, or the layout of the rows with"
         " pool.layout (see docs/own-pool.md)."
+    )
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether a value is a list of objects that may be the rows of a pool."""
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(item, dict) for item in value)
+
+
+def _object_of_lists(row: Row, lists: Sequence[str]) -> LarkError:
+    """An object around the list of rows, as many tools write it."""
+    name = lists[0]
+    return LarkError(
+        f"{row.where}: this is one object, whose `{name}` is a list of {len(row.values[name]):,} objects. A"
+        f" pool is a list of rows, or one row per line. If `{name}` has the rows, write them to a file of"
+        f" their own: jq -c '.{name}[]' <file> > rows.jsonl"
     )
 
 
@@ -125,7 +143,8 @@ def check_new(key: int, before: Collection[int], where: str, trajectory: Traject
 def no_verdict(where: str, trajectory: Trajectory) -> LarkError:
     return LarkError(
         f"{where}: pool.correct_only=true, but question {trajectory.question_id!r} has neither `answer` nor"
-        " `correct`: give one of them, use pool.labels=vote, or set pool.correct_only=false."
+        " `correct`: give one of them, use pool.labels=vote or pool.unknown=drop, or set"
+        " pool.correct_only=false."
     )
 
 
@@ -170,6 +189,29 @@ def no_teachers(row: Row, layouts: Mapping[str, Any]) -> LarkError:
     return LarkError(
         f"{row.where}: no column pair like `deepseek_thinking_trajectory` and `deepseek_attempt`; the row has"
         f" {', '.join(map(str, row.values))}. Choose another pool.layout ({', '.join(layouts)})."
+    )
+
+
+def without_request(identity: Any, where: str) -> LarkError:
+    """A line of a batch output whose request is not known."""
+    return LarkError(
+        f"{where}: a batch output has no questions, and there is no request {quoted(identity)}. Name the file"
+        " of its requests with pool.requests=<file>."
+    )
+
+
+def not_a_log(error: Exception, where: str) -> LarkError:
+    """A row that has the columns of a tool's log, with other values in them."""
+    return LarkError(
+        f"{where}: its columns are those of a log, but not its values ({first_line(error)}). Remove the row, or"
+        " name another layout with pool.layout (see docs/own-pool.md)."
+    )
+
+
+def not_generated(where: str) -> LarkError:
+    return LarkError(
+        f"{where}: the sample has no text, only likelihoods of given choices. Use a task of lm-eval that"
+        " generates (output_type: generate_until)."
     )
 
 

@@ -3,15 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from lark import config as conf
 from lark.errors import LarkError
-from lark.grading.answers import AnswerFormat, grade_paper
 from lark.pool.checks import no_verdict
 from lark.pool.files import SourceFiles
+from lark.pool.hygiene import faults_of
 from lark.pool.trajectory import Trajectory, verdict
+from lark.pool.votes import Votes
 from lark.printing import some
 from lark.reading.rows import is_invisible
 
@@ -67,6 +68,21 @@ class Tally:
     special: int = 0
     examples: list[str] = field(default_factory=list)
     """The first trajectories with text like control tokens."""
+    without: Counter[str] = field(default_factory=Counter)
+    """Why rows, or parts of them, have no trajectory."""
+    verdict_columns: set[str] = field(default_factory=set)
+    """Columns, or layouts, that the pool's verdicts come from."""
+    named_by_file: int = 0
+    """Trajectories whose teacher is the name of their file."""
+    trimmed: int = 0
+    """Trajectories whose text after the conclusion was cut."""
+    faulty: Counter[str] = field(default_factory=Counter)
+    """Trajectories that each fault in pool.drop has left out."""
+    teachers: Counter[str] = field(default_factory=Counter)
+    """Trajectories of each teacher before filters, and of each teacher that a filter leaves out."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    unknown: int = 0
+    """Trajectories whose correctness is not known, with pool.correct_only."""
     wrong: int = 0
     right_questions: set[str] = field(default_factory=set)
     """Questions with a correct trajectory."""
@@ -74,13 +90,18 @@ class Tally:
     """Questions with a dropped trajectory."""
     contaminated: dict[str, str] = field(default_factory=dict)
     """Questions that are in a benchmark, and which problem they are like."""
-    votes: "Votes | None" = None
+    votes: Votes | None = None
     damaged: int = 0
     """Trajectories that were damaged on purpose."""
 
     def count_files(self, files: SourceFiles) -> None:
         self.skipped |= files.skipped
         self.notes += files.notes
+
+    def drop(self, teacher: str) -> None:
+        """Count a trajectory that is left out."""
+        self.teachers[teacher] += 1
+        self.dropped[teacher] += 1
 
     def row(self, layout: str, unused: Iterable[str], lost: Iterable[str]) -> None:
         self.layouts[layout] += 1
@@ -99,11 +120,28 @@ class Tally:
         self.empty |= other.empty
         self.incomplete += other.incomplete
         self.cut += other.cut
+        self.without.update(other.without)
+        self.verdict_columns |= other.verdict_columns
+        self.named_by_file += other.named_by_file
+        self.trimmed += other.trimmed
+        self.faulty.update(other.faulty)
+        self.teachers.update(other.teachers)
+        self.dropped.update(other.dropped)
+        self.unknown += other.unknown
         self.special += other.special
         self.examples = (self.examples + other.examples)[:EXAMPLES]
         self.wrong += other.wrong
         self.right_questions |= other.right_questions
         self.wrong_questions |= other.wrong_questions
+
+    def _removed(self, pool: conf.Pool) -> dict[str, Any]:
+        """What the filters remove, if that is all of a teacher or most of the pool."""
+        total = self.teachers.total()
+        gone = {name: count for name, count in self.dropped.items() if count == self.teachers[name]}
+        if not gone and self.dropped.total() <= total / 2:
+            return {}
+        counts = {"trajectories": self.dropped.total(), "of": total, "teachers": gone}
+        return {**counts, "settings": filters(pool)}
 
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:
         """The entries of the manifest, without those that are empty."""
@@ -116,6 +154,12 @@ class Tally:
             "notes": self.notes,
             "incomplete": self.incomplete,
             "cut": self.cut,
+            "without": dict(sorted(self.without.items())),
+            "verdict_columns": sorted(self.verdict_columns - {"correct"}),
+            "named_by_file": self.named_by_file,
+            "trimmed": self.trimmed,
+            "faulty": dict(self.faulty),
+            "removed": self._removed(pool),
             "special_tokens": self.special,
             "special_examples": self.examples,
             "contaminated": self.contaminated,
@@ -125,6 +169,8 @@ class Tally:
         if pool.correct_only:
             lost = self.wrong_questions - self.right_questions
             counts["dropped"] = {"trajectories": self.wrong, "questions": len(lost)}
+            if self.unknown:
+                counts["dropped"]["unknown"] = {"kept" if pool.unknown == "keep" else "dropped": self.unknown}
         if pool.noise_share:
             share = {"kind": pool.noise, "share": pool.noise_share}
             counts["damaged"] = {**share, "trajectories": self.damaged}
@@ -137,6 +183,7 @@ def filters(pool: conf.Pool) -> list[str]:
         "pool.correct_only=true": pool.correct_only,
         "pool.special_tokens=drop": pool.special_tokens == "drop",
         "pool.incomplete=drop": pool.incomplete == "drop",
+        f"pool.drop=[{','.join(pool.drop)}]": bool(pool.drop),
         "pool.decontaminate=true": pool.decontaminate,
     }
     return [setting for setting, is_on in settings.items() if is_on]
@@ -157,6 +204,7 @@ def left_out(pool: conf.Pool, tally: Tally) -> list[str]:
         "pool.correct_only=true": (tally.wrong, "wrong trajectories"),
         "pool.special_tokens=drop": (tally.special, "trajectories with text like a control token"),
         "pool.incomplete=drop": (tally.incomplete, "incomplete trajectories"),
+        f"pool.drop=[{','.join(pool.drop)}]": (tally.faulty.total(), "trajectories with such faults"),
         "pool.decontaminate=true": (len(tally.contaminated), "questions of the benchmarks"),
     }
     phrases = []
@@ -175,6 +223,14 @@ class Filter:
     tally: Tally
 
     def keeps(self, trajectory: Trajectory, where: str) -> bool:
+        is_kept = self._is_clean(trajectory) and self._may_be_correct(trajectory, where)
+        if is_kept:
+            self.tally.teachers[trajectory.teacher] += 1
+        else:
+            self.tally.drop(trajectory.teacher)
+        return is_kept
+
+    def _is_clean(self, trajectory: Trajectory) -> bool:
         special = special_token(trajectory)
         if special is not None:
             self.tally.special += 1
@@ -182,20 +238,35 @@ class Filter:
                 self.tally.examples.append(f"{trajectory.question_id}/{trajectory.candidate_id} ({special})")
             if self.pool.special_tokens == "drop":
                 return False
-        return not self.pool.correct_only or self._is_correct(trajectory, where)
+        if not self.pool.drop:
+            return True
+        faults = [fault for fault in faults_of(trajectory, self.pool) if fault in self.pool.drop]
+        self.tally.faulty.update(faults[:1])
+        return not faults
 
-    def _is_correct(self, trajectory: Trajectory, where: str) -> bool:
+    def _may_be_correct(self, trajectory: Trajectory, where: str) -> bool:
+        """Whether pool.correct_only keeps it. What cannot be judged is not wrong."""
+        if not self.pool.correct_only:
+            return True
         is_correct = verdict(trajectory, self.pool)
-        if is_correct is None and self.pool.labels == "vote":
-            is_correct = False  # a tie: the vote does not say that it is right
-        if is_correct is None:
-            raise no_verdict(where, trajectory)
-        if is_correct:
+        if is_correct is None and self.pool.labels != "vote":
+            return self._keeps_unknown(trajectory, where)
+        if is_correct:  # a tie is None: the vote does not say that it is right
             self.tally.right_questions.add(trajectory.question_id)
         else:
             self.tally.wrong_questions.add(trajectory.question_id)
             self.tally.wrong += 1
-        return is_correct
+        return bool(is_correct)
+
+    def _keeps_unknown(self, trajectory: Trajectory, where: str) -> bool:
+        self.tally.unknown += 1
+        if self.pool.unknown == "drop":
+            self.tally.wrong_questions.add(trajectory.question_id)
+            return False
+        if not (trajectory.answer and trajectory.answer.strip()):
+            raise no_verdict(where, trajectory)
+        self.tally.right_questions.add(trajectory.question_id)
+        return True
 
 
 def check_special(pool: conf.Pool, tally: Tally) -> None:
@@ -206,62 +277,3 @@ def check_special(pool: conf.Pool, tally: Tally) -> None:
             f" control token: {some(tally.examples)}. Remove it, or use pool.special_tokens=drop (leaves them"
             " out) or text (keeps them, encoded as text)."
         )
-
-
-class Votes:
-    """Majority votes among the boxed answers of each question's candidates, for questions without an answer
-    or verdict.
-
-    An answer wins if at least two candidates give it and no other answer has as many votes. Answers are the
-    same if the paper's grader says so. Trajectories without a box have no vote, and are wrong if an answer
-    wins.
-    """
-
-    def __init__(self, answer_format: str) -> None:
-        self.format = AnswerFormat(answer_format)
-        self.counts: dict[str, Counter[str]] = {}
-        """Votes of each question, under the first of equal answers."""
-        self.given: set[str] = set()
-        """Questions with an answer or a verdict of their own."""
-
-    def add(self, trajectory: Trajectory) -> None:
-        if (trajectory.answer and trajectory.answer.strip()) or trajectory.correct is not None:
-            self.given.add(trajectory.question_id)
-        votes = self.counts.setdefault(trajectory.question_id, Counter())
-        if trajectory.boxed is not None:
-            votes[self._earlier(trajectory.boxed, votes)] += 1
-
-    def _earlier(self, answer: str, votes: Counter[str]) -> str:
-        """The answer under which equal ones are counted: itself, if it is the first."""
-        if answer in votes:  # the usual case, without the grader
-            return answer
-        return next((other for other in votes if self._same(answer, other)), answer)
-
-    def _same(self, answer: str, other: str) -> bool:
-        return grade_paper(answer, other, self.format)
-
-    def winner(self, question_id: str) -> str | None:
-        """The winning answer, or None."""
-        if question_id in self.given:
-            return None
-        # Padded, so that there is always an answer and a runner-up.
-        ranking = [*self.counts[question_id].most_common(2), ("", 0), ("", 0)]
-        answer, votes = ranking[0]
-        _, runner_up = ranking[1]
-        return answer if votes >= 2 and votes > runner_up else None
-
-    def label(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with the vote's verdict. Unchanged if the vote has no winner."""
-        winner = self.winner(trajectory.question_id)
-        if winner is None:
-            return trajectory
-        is_correct = trajectory.boxed is not None and self._same(trajectory.boxed, winner)
-        return replace(trajectory, correct=is_correct)
-
-    def decides(self, question_id: str) -> bool:
-        return question_id in self.counts and self.winner(question_id) is not None
-
-    def to_dict(self) -> dict[str, int]:
-        open_ = [question for question in self.counts if question not in self.given]
-        decided = sum(self.winner(question) is not None for question in open_)
-        return {"decided": decided, "undecided": len(open_) - decided, "given": len(self.given)}

@@ -1,7 +1,7 @@
 """Find nearly identical candidates of a question with MinHash sketches, in one pass.
 
-A text is the set of its windows of WIDTH bytes. Every window is hashed; the hashes are dealt into BINS
-bins, and the sketch keeps the smallest of each bin (one-permutation MinHash): a few hundred bytes per
+A text is the set of its windows of 32 bytes. Every window is hashed (windows.py); the hashes are dealt into
+64 bins, and the sketch keeps the smallest of each bin (one-permutation MinHash): a few hundred bytes per
 trajectory. The share of equal bins estimates the Jaccard similarity of two texts.
 """
 
@@ -13,30 +13,12 @@ import numpy as np
 
 from lark.pool.cleaning import EXAMPLES
 from lark.pool.trajectory import Trajectory
+from lark.pool.windows import EMPTY
 
-WIDTH = 32
-BINS = 64
 NEAR = 0.8
 """Estimated similarity from which two candidates count as near-duplicates."""
 COMPARED = 1000
 """Candidates of a question that are compared with each other."""
-EMPTY = np.uint32(0xFFFFFFFF)
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
-def sketch(text: str) -> np.ndarray:
-    """[BINS] the smallest hash in each bin; EMPTY for a bin without one. White space does not count."""
-    data = "".join(text.split()).encode("utf-8", "surrogatepass")
-    hashes = np.frombuffer(data.ljust(WIDTH, b"\0"), dtype=np.uint8).astype(np.uint64)
-    for width in (1, 2, 4, 8, 16):  # bytes per hash: each round doubles them
-        hashes = hashes[:-width] * _ODD + hashes[width:]
-        hashes ^= hashes >> np.uint64(29)
-    bins = (hashes >> np.uint64(58)).astype(np.intp)  # the highest 6 bits, for 64 bins
-    values = (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32)  # even, so never EMPTY
-    smallest = np.full(BINS, EMPTY, dtype=np.uint32)
-    np.minimum.at(smallest, bins, values)
-    return smallest
 
 
 def similar_pairs(sketches: Sequence[np.ndarray]) -> list[tuple[int, int]]:
@@ -63,11 +45,8 @@ class NearDuplicates:
     """Their sketches, in the same order."""
 
     def add(self, trajectory: Trajectory) -> None:
-        text = trajectory.conversation
-        if text is None:
-            text = (trajectory.thinking or "") + trajectory.response
         self.names[trajectory.question_id].append(trajectory.candidate_id)
-        self.sketches[trajectory.question_id].append(sketch(text))
+        self.sketches[trajectory.question_id].append(trajectory.sketch)
 
     def merge(self, other: "NearDuplicates") -> None:
         """Add the candidates of a later part of the pool."""

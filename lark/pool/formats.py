@@ -7,12 +7,15 @@ from pathlib import Path
 from lark import config as conf
 from lark.config import Source
 from lark.names import is_demo
+from lark.pool.agent_layouts import results_beside
+from lark.pool.batch_requests import request_files, with_requests
 from lark.pool.columns import Columns
 from lark.pool.files import SourceFiles, readable, table_files, visible_files
 from lark.pool.hub import hub_rows, is_remote, snapshot
 from lark.pool.layouts import drafts
 from lark.pool.mixing import naming
 from lark.pool.rsr import rsr_files, rsr_rows
+from lark.pool.sessions import gathered
 from lark.reading.rows import Row, rows
 
 
@@ -37,6 +40,14 @@ def find(source: Source) -> SourceFiles:
     return rsr_files(source) if source.format == "rsr" else table_files(source)
 
 
+def companions(source: Source) -> list[Path]:
+    """Files that are read beside those of the rows: requests of a batch, and results of Harbor's trials."""
+    files = set(request_files(source))
+    for file in find(source).files:
+        files.update(results_beside(file))
+    return sorted(files)
+
+
 def source_rows(source: Source, empty: set[str]) -> tuple[SourceFiles, Iterator[Row]]:
     """A source's rows and files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
@@ -47,22 +58,27 @@ def source_rows(source: Source, empty: set[str]) -> tuple[SourceFiles, Iterator[
         files = rsr_files(source)
         return files, rsr_rows(source, files.files, lambda row: _question(row, source))
     files = table_files(source)
-    return files, file_rows(files.files, empty)
+    return files, file_rows(files.files, empty, source)
 
 
-def file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
+def file_rows(files: Sequence[Path], empty: set[str], source: Source) -> Iterator[Row]:
     """The rows of several files. Adds files without rows to `empty`: an interrupted download, or a CSV file
     without a header.
     """
+    stored = _file_rows(files, empty)
+    return with_requests(stored, source) if source.requests else stored
+
+
+def _file_rows(files: Sequence[Path], empty: set[str]) -> Iterator[Row]:
     for path in files:
         is_empty = True
-        for row in rows(path):
+        for row in gathered(rows(path)):
             is_empty = False
-            yield row
+            yield Row(row.values, row.where, path)
         if is_empty:
             empty.add(path.name)
 
 
 def _question(row: Row, source: Source) -> str:
-    _, trajectories = drafts(Columns(row, source.fields), source)
+    _, trajectories = drafts(Columns(row, source), source)
     return next(trajectories).turns.question

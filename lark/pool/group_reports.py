@@ -13,6 +13,7 @@ import numpy as np
 
 from lark import config as conf
 from lark.pool.cleaning import Tally
+from lark.pool.findings import Findings
 from lark.pool.partition import GroupReport
 from lark.pool.summary import Summary
 from lark.reading.untrusted import read_object, readable_object
@@ -41,6 +42,7 @@ def write_report(report: GroupReport, part: Path, start: Mapping[str, int]) -> N
         "tally": _not_empty(vars(report.tally)),
         "summary": {name: getattr(summary, name) for name in SUMMARY_COUNTS},
         "lengths": summary.lengths,
+        "findings": vars(summary.findings),
         "near": summary.near.names,
     }
     json_file, array_file = report_files(part)
@@ -72,6 +74,7 @@ def read_report(part: Path, pool: conf.Pool) -> GroupReport:
     _restore(tally, values["tally"])
     summary = Summary(pool, tally)
     _restore(summary, values["summary"])
+    _restore(summary.findings, values["findings"])
     for teacher, lengths in values["lengths"].items():
         summary.lengths[teacher].extend(lengths)
     sketches = iter(np.load(array_file, allow_pickle=False))
@@ -90,7 +93,7 @@ def read_report(part: Path, pool: conf.Pool) -> GroupReport:
     )
 
 
-def _restore(empty: Tally | Summary, counts: Mapping[str, Any]) -> None:
+def _restore(empty: Tally | Summary | Findings, counts: Mapping[str, Any]) -> None:
     """Fill an object without counts. What it has now says what a list of JSON was: a set, a counter."""
     for name, count in counts.items():
         kind = type(getattr(empty, name))

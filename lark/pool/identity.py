@@ -8,10 +8,13 @@ from lark import config as conf
 from lark.config import Source
 from lark.errors import LarkError
 from lark.pool import layouts
-from lark.pool.formats import find
+from lark.pool.formats import companions, find
 from lark.pool.hub import is_remote
 from lark.pool.mixing import naming
 from lark.store.store import Checksums
+
+READING = 2
+"""Version of how the rows of files and of datasets are read. The demo, and the paper's pool, do not depend on it."""
 
 
 def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:
@@ -33,7 +36,8 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
 def _settings(source: Source) -> dict[str, Any]:
     """The settings that are not at their default, so that a new one leaves finished pools valid."""
     defaults = {field.name: _default(field) for field in fields(source)}
-    return {key: value for key, value in asdict(source).items() if value != defaults[key]}
+    settings = {key: value for key, value in asdict(source).items() if value != defaults[key]}
+    return settings | ({"reading": READING} if source.format in ("rows", "hub") else {})
 
 
 def _default(setting: Field[Any]) -> Any:
@@ -48,7 +52,7 @@ def _files(source: Source, checksums: Checksums, elsewhere: bool) -> dict[str, A
     if is_remote(source):
         return {}
     try:
-        files = find(source).files
+        files = [*find(source).files, *companions(source)]
     except LarkError:
         if not elsewhere:
             raise

@@ -5,32 +5,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lark.config import Source
-from lark.pool.checks import check_generations, check_settings, check_text_or_messages, no_teachers
+from lark.pool.agent_layouts import SESSION, atif, is_atif, is_session, session
+from lark.pool.checks import (
+    check_generations,
+    check_settings,
+    check_text_or_messages,
+    no_teachers,
+)
 from lark.pool.columns import NAMES, Columns
+from lark.pool.drafts import DraftTrajectory, Read, one, shaped
+from lark.pool.eval_layouts import every_eval, inspect, is_every_eval, is_inspect, is_lm_eval, lm_eval
 from lark.pool.generation_lists import LISTS, Labels, aligned, listed
 from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
+from lark.pool.rollout_layouts import (
+    is_nemo_gym,
+    is_openai_batch,
+    is_reasoning_gym,
+    nemo_gym,
+    openai_batch,
+    reasoning_gym,
+)
 from lark.pool.teachers import TeacherColumns, find_teachers
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
-
-
-@dataclass(frozen=True)
-class DraftTrajectory:
-    """A trajectory as a layout reads it, before its ids and verdicts are checked."""
-
-    turns: Turns
-    question_id: Any = None
-    candidate_id: Any = None
-    teacher: Any = None
-    rollout: Any = None
-    answer: Any = None
-    correct: Any = None
-    complete: bool = True
-    """False: the teacher was cut off."""
-
-
-LABELS = ("question_id", "candidate_id", "teacher", "rollout", "answer", "correct")
-"""Columns with the labels of a row that is one trajectory."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,13 @@ class Layout:
 
     name: str
     detects: Callable[[Columns], bool]
-    read: Callable[[Columns], Iterator[DraftTrajectory]]
+    read: Read
 
 
 def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[DraftTrajectory]]:
     """The layout of a row and its trajectories."""
-    if source.layout:
-        layout = LAYOUTS[source.layout]
+    if source.layout or source.responses:
+        layout = LAYOUTS[source.layout or "teachers"]
     else:
         layout = next(candidate for candidate in LAYOUTS.values() if candidate.detects(columns))
     return layout, layout.read(columns)
@@ -54,11 +51,6 @@ def drafts(columns: Columns, source: Source) -> tuple[Layout, Iterator[DraftTraj
 def check(source: Source) -> None:
     """Refuse unknown layouts and unknown names in `fields`."""
     check_settings(source, LAYOUTS, NAMES)
-
-
-def _one(columns: Columns, exchange: Turns) -> DraftTrajectory:
-    """A row that is one trajectory."""
-    return DraftTrajectory(exchange, **{name: columns.get(name) for name in LABELS})
 
 
 def _chat(name: str) -> Callable[[Columns], Iterator[DraftTrajectory]]:
@@ -70,7 +62,7 @@ def _chat(name: str) -> Callable[[Columns], Iterator[DraftTrajectory]]:
         has_system = bool(messages) and messages[0]["role"] == "system"
         system = None if has_system else columns.optional("system")
         exchange = turns(messages, columns.where, name, system, columns.get("tools"))
-        yield _one(columns, replace(exchange, unused=unused_keys(stored, name)))
+        yield one(columns, replace(exchange, unused=unused_keys(stored, name)))
 
     return read
 
@@ -79,7 +71,7 @@ def _columns(columns: Columns) -> Iterator[DraftTrajectory]:
     system = Fields({"system": columns.get("system")}, columns.where).optional_text("system")
     question = columns.text("question")
     response = columns.text("response")
-    yield _one(columns, Turns(question, response, system, columns.thinking()))
+    yield one(columns, Turns(question, response, system, columns.thinking()))
 
 
 def _prompt_completion(columns: Columns) -> Iterator[DraftTrajectory]:
@@ -89,7 +81,7 @@ def _prompt_completion(columns: Columns) -> Iterator[DraftTrajectory]:
     system = columns.optional("system")
     tools = columns.get("tools")
     name = "prompt and completion"
-    yield _one(columns, turns([*prompt, *completion], columns.where, name, system, tools))
+    yield one(columns, turns([*prompt, *completion], columns.where, name, system, tools))
 
 
 def _messages(columns: Columns, name: str, value: Any, role: str) -> list[Message]:
@@ -150,12 +142,14 @@ def _lacks_list(columns: Columns) -> bool:
 
 def _teacher_columns(columns: Columns) -> Iterator[DraftTrajectory]:
     """A question with columns for several teachers, as in s1K-1.1."""
-    question = columns.text("question")
-    system = columns.optional("system")
     teachers = find_teachers(columns)
     if not teachers:
         raise no_teachers(columns.row, LAYOUTS)
-    shared = _one(columns, Turns(question, "", system))
+    asked = "pair_question" if columns.has("pair_question") else "question"
+    shared = one(columns, Turns(columns.text(asked), "", columns.optional("system")))
+    stored = columns.stored("correct")
+    if stored is not None and not columns.is_certain("correct", stored):
+        shared = replace(shared, correct=None)  # the score of a question is not that of its responses
     if not any(teacher.thought for teacher in teachers):
         shared = replace(shared, answer=columns.get("pair_answer"))
     for teacher in teachers:
@@ -199,8 +193,8 @@ def _pair(columns: Columns) -> Iterator[DraftTrajectory]:
         messages[-1] = {"reasoning_content": thinking, **messages[-1]}
     system = columns.optional("pair_system")
     exchange = turns(messages, columns.where, f"{name} and {answer_name}", system, columns.get("tools"))
-    draft = _one(columns, exchange)
-    yield replace(draft, teacher=columns.get("pair_teacher"), answer=columns.get("pair_answer"))
+    draft = one(columns, exchange)
+    yield replace(draft, answer=columns.get("pair_answer"))
 
 
 def _pair_question(columns: Columns, name: str) -> Any:
@@ -256,12 +250,23 @@ def _is_prompt_completion(columns: Columns) -> bool:
 
 
 def _is_teachers(columns: Columns) -> bool:
-    return columns.has("question") and not columns.has("response") and bool(find_teachers(columns))
+    is_ours = columns.has("question") and not columns.has("response")
+    is_other = columns.has("pair_question") and not columns.has("pair_response")
+    return (is_ours or is_other) and bool(find_teachers(columns))
 
 
-# The first layout that detects a row reads it, so the order matters: datasets with `generations` also have
-# `messages` with one of them, and any row can be read as `columns`, which then reports what is missing.
+# The first layout that detects a row reads it, so the order matters: logs of tools also have columns like
+# `messages` or `response`, datasets with `generations` also have `messages` with one of them, and any row can
+# be read as `columns`, which then reports what is missing.
 _IN_ORDER = (
+    Layout("session", is_session, shaped(session, SESSION)),
+    Layout("atif", is_atif, shaped(atif, "agent", "steps")),
+    Layout("inspect", is_inspect, shaped(inspect, "eval", "samples")),
+    Layout("every_eval", is_every_eval, shaped(every_eval, "sample_id", "input", "evaluation")),
+    Layout("lm_eval", is_lm_eval, shaped(lm_eval, "doc_id", "doc", "arguments", "resps")),
+    Layout("nemo_gym", is_nemo_gym, shaped(nemo_gym, "responses_create_params", "response")),
+    Layout("openai_batch", is_openai_batch, shaped(openai_batch, "custom_id", "response")),
+    Layout("reasoning_gym", is_reasoning_gym, shaped(reasoning_gym, "results")),
     Layout("generations", _is_generations, _generations),
     Layout("messages", lambda columns: columns.has("messages"), _chat("messages")),
     Layout("openthoughts3", _is_openthoughts3, _chat("conversations")),

@@ -86,7 +86,7 @@ def read_group(pool: conf.Pool, files: Files, path: Path, start: Mapping[str, in
     source = SourceReader(pool, tally, start)
     reading = Reading(pool, tally)
     summary = Summary(pool, tally)
-    trajectories = source.trajectories(file_rows(files, tally.empty))
+    trajectories = source.trajectories(file_rows(files, tally.empty, pool))
     pools.write_part(reading.kept(trajectories), path, summary)
     return GroupReport(
         tally=tally,

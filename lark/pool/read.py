@@ -12,13 +12,14 @@ from dataclasses import replace
 from lark import config as conf
 from lark.names import is_demo
 from lark.pool.checks import another_text, check_fields_used, check_ids, check_new
-from lark.pool.cleaning import Filter, Tally, Votes, check_special, filters
+from lark.pool.cleaning import Filter, Tally, check_special, filters
 from lark.pool.formats import source_files, source_rows
 from lark.pool.hashing import hash64
 from lark.pool.hub import is_remote
 from lark.pool.mixing import members, naming, quotas
 from lark.pool.source import Located, SourceReader
 from lark.pool.trajectory import Trajectory
+from lark.pool.votes import Votes
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def question_texts(pool: conf.Pool) -> dict[str, str]:
 
 
 def _votes(pool: conf.Pool) -> Votes:
-    votes = Votes(pool.answer_format)
+    votes = Votes(pool)
     for _, trajectory in _trajectories(pool, Tally()):
         votes.add(trajectory)
     return votes

@@ -13,7 +13,9 @@ from lark.limits import time_limit
 from lark.pool.checks import check_question, empty_response
 from lark.pool.cleaning import Tally, special_token
 from lark.pool.columns import Columns
+from lark.pool.file_teachers import teachers_of_files
 from lark.pool.hashing import hash64
+from lark.pool.hygiene import trimmed
 from lark.pool.layouts import DraftTrajectory, check, drafts
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
@@ -46,20 +48,25 @@ class SourceReader:
         """Questions with a trajectory that has its number as its candidate_id or rollout."""
         self.missing = set(pool.fields)
         """Names in pool.fields whose column no row has had so far."""
+        self.filters: dict[Any, Any] = {}
+        self.teachers = teachers_of_files(pool)
 
     def trajectories(self, rows: Iterable[Row]) -> Iterator[Located]:
         for row in rows:
-            columns = Columns(row, self.pool.fields)
+            columns = Columns(row, self.pool, self.pool.correct_from, self.filters)
             layout, candidates = drafts(columns, self.pool)
             unread: set[str] = set()
             for draft in candidates:
                 unread |= draft.turns.unused
+                if draft.correct is not None:
+                    self.tally.verdict_columns.add(columns.stored("correct") or layout.name)
                 self.tally.cut += draft.turns.cut
-                trajectory = self._trajectory(draft, row.where)
+                trajectory = self._trajectory(draft, row)
                 if self._keeps(draft, trajectory, row.where):
-                    yield row.where, trajectory
+                    yield row.where, self._trimmed(trajectory)
             self.missing = {name for name in self.missing if self.pool.fields[name] not in row.values}
             self.tally.row(layout.name, [*columns.unused(), *unread], columns.lost())
+            self.tally.without.update(columns.without)
 
     def _keeps(self, draft: DraftTrajectory, trajectory: Trajectory, where: str) -> bool:
         """Whether a trajectory is complete, or may be incomplete. One without text is refused."""
@@ -67,6 +74,7 @@ class SourceReader:
         is_incomplete = is_empty or not draft.complete
         self.tally.incomplete += is_incomplete
         if is_incomplete and self.pool.incomplete == "drop":
+            self.tally.drop(trajectory.teacher)
             return False
         control_token = special_token(trajectory) if is_empty else None
         # With pool.special_tokens=drop, the filter leaves out and counts turns of control tokens alone.
@@ -75,8 +83,25 @@ class SourceReader:
             raise empty_response(where, control_token is not None)
         return True
 
-    def _trajectory(self, draft: DraftTrajectory, where: str) -> Trajectory:
+    def _trimmed(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory without the text after its conclusion, if pool.trim asks for that."""
+        if self.pool.trim != "conclusion":
+            return trajectory
+        shorter = trimmed(trajectory, self.pool.threshold("conclusion"))
+        self.tally.trimmed += shorter is not trajectory
+        return shorter
+
+    def _teacher(self, draft: DraftTrajectory, row: Row) -> str:
+        """The teacher by the row, or else by its file if there is one file per teacher."""
+        teacher = _optional(draft.teacher, "teacher", row.where)
+        if teacher is None and row.path in self.teachers:
+            teacher = self.teachers[row.path]
+            self.tally.named_by_file += 1
+        return teacher or "unknown"
+
+    def _trajectory(self, draft: DraftTrajectory, row: Row) -> Trajectory:
         """A draft with ids and types that mean something."""
+        where = row.where
         check_question(draft.turns.question, where)
         turns = self._boxed(draft.turns, where)
         fields = Fields(vars(draft), where)
@@ -92,13 +117,13 @@ class SourceReader:
         trajectory = Trajectory(
             question_id=question_id,
             candidate_id=str(number) if candidate_id is None else candidate_id,
-            teacher=_optional(draft.teacher, "teacher", where) or "unknown",
+            teacher=self._teacher(draft, row),
             rollout=number if rollout is None else rollout,
             system=turns.system,
             question=turns.question,
             response=turns.response,
             answer=_optional(draft.answer, "answer", where),
-            correct=fields.truth("correct"),
+            correct=fields.verdict("correct", self.pool.correct_from),
             thinking=turns.thinking,
             conversation=turns.conversation(where),
         )

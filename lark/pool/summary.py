@@ -12,13 +12,20 @@ from lark.grading.canonical import canonical_number
 from lark.models.dialogue import is_instruction
 from lark.pool.cleaning import EXAMPLES, Tally
 from lark.pool.duplicates import NearDuplicates
+from lark.pool.findings import Findings
 from lark.pool.hashing import hash64
-from lark.pool.trajectory import Trajectory, is_compared, verdict
+from lark.pool.trajectory import Trajectory, verdict
 
 BY_BOX = "the answer in the last \\boxed{}"
 BY_POOL = "the pool's own verdict"
 BY_VOTE = "a majority vote of the candidates (not gold answers)"
-VERDICT_SOURCES = (BY_BOX, BY_POOL, BY_VOTE)
+PLACES = {
+    "box": BY_BOX,
+    "tags": "the answer in <answer> tags",
+    "hashes": "the answer after ####",
+    "last_number": "the last number",
+}
+VERDICT_SOURCES = (BY_POOL, *PLACES.values(), BY_VOTE)
 """Sources of verdicts, in the order in which the summary names them."""
 
 
@@ -29,6 +36,7 @@ class Summary:
         self.pool = pool
         self.tally = tally
         self.near = NearDuplicates()
+        self.findings = Findings()
         self.candidates: Counter[str] = Counter()
         self.lengths: defaultdict[str, array[int]] = defaultdict(partial(array, "L"))
         self.right: Counter[str] = Counter()
@@ -63,6 +71,7 @@ class Summary:
         if trajectory.conversation is None:  # a conversation is used as it is
             self.traits["instruction_as_system"] += is_instruction(trajectory.system or "")
         self.near.add(trajectory)
+        self.findings.add(trajectory, self.pool, is_correct, self._is_voted(trajectory))
         self.texts.setdefault(trajectory.question_id, hash64(" ".join(trajectory.question.split())))
         if trajectory.answer is not None:
             self._add_answer(trajectory.question_id, hash64(_answer_text(trajectory.answer)))
@@ -81,16 +90,20 @@ class Summary:
         self.sources |= other.sources
         self.traits.update(other.traits)
         self.near.merge(other.near)
+        self.findings.merge(other.findings)
         self.texts = {**other.texts, **self.texts}
         self.contradicted |= other.contradicted
         for question, answer in other.answers.items():
             self._add_answer(question, answer)
 
     def _source(self, trajectory: Trajectory) -> str:
-        if is_compared(trajectory):
-            return BY_BOX
-        is_voted = self.tally.votes is not None and self.tally.votes.decides(trajectory.question_id)
-        return BY_VOTE if is_voted else BY_POOL
+        if trajectory.correct is None:
+            _, place = trajectory.final_answer(self.pool.answer_from)
+            return PLACES[place]
+        return BY_VOTE if self._is_voted(trajectory) else BY_POOL
+
+    def _is_voted(self, trajectory: Trajectory) -> bool:
+        return self.tally.votes is not None and self.tally.votes.decides(trajectory.question_id)
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of the manifest. Those of things that a pool rarely has are left out if it has none.
@@ -118,6 +131,7 @@ class Summary:
             "boxed": self.traits["boxed"] / self.trajectories,
             "verdicts": " and, without one, ".join(sorted(self.sources, key=VERDICT_SOURCES.index)),
             **{name: value for name, value in rare.items() if value},
+            **self.findings.to_dict(self.pool),
         }
 
     def _same_text(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lark.pool.finding_text import finding_hints, shown
 from lark.printing import counted, some, text_table
 
 Counts = Mapping[str, Any]
@@ -61,6 +62,10 @@ def _remarks(counts: Counts) -> str:
         remarks.append(f"{counts['conversations']:,} trajectories are conversations of several turns.")
     is_known = counts["all"]["correct"] is not None
     remarks.append(f"Correct by {counts['verdicts']}." if is_known else "Correctness is not known.")
+    if "verdict_columns" in counts:
+        remarks.append(
+            f"The pool's verdicts come from {_some(counts['verdict_columns'])} (pool.correct_from)."
+        )
     return " ".join(remarks)
 
 
@@ -70,18 +75,13 @@ def _pool_row(name: str, part: Mapping[str, Any]) -> list[str]:
     return [shown(name), f"{part['trajectories']:,}", *lengths, correct]
 
 
-def shown(name: str, longest: int = 60) -> str:
-    """A name from a file, for the terminal: on one line, without control characters, and not too long."""
-    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
-    return plain if len(plain) <= longest else f"{plain[:longest]}…"
-
-
 def _some(names: Sequence[str]) -> str:
     return some(shown(name) for name in names)
 
 
 def _hints(counts: Counts) -> Iterator[str]:
     """Properties of the pool that often cause problems later."""
+    yield from _removed_hints(counts)
     yield from _file_hints(counts)
     yield from _column_hints(counts)
     for name, hint in TEXT_HINTS.items():
@@ -92,7 +92,24 @@ def _hints(counts: Counts) -> Iterator[str]:
         if name in counts:
             group = counts[name]
             yield hint.format(**{**group, "examples": _some(group["examples"])})
+    yield from finding_hints(counts)
     yield from _answer_hints(counts)
+
+
+def _removed_hints(counts: Counts) -> Iterator[str]:
+    """Filters that remove a teacher, or most of the pool: the first thing to know."""
+    removed = counts.get("removed")
+    if removed is None:
+        return
+    share = removed["trajectories"] / removed["of"]
+    sentence = (
+        f"{' and '.join(removed['settings'])} left out {removed['trajectories']:,} of {removed['of']:,}"
+        f" trajectories ({share:.0%})"
+    )
+    if removed["teachers"]:
+        teachers = (f"{shown(name)} ({count:,})" for name, count in removed["teachers"].items())
+        sentence += f", among them all of {some(teachers)}"
+    yield f"{sentence}."
 
 
 def _file_hints(counts: Counts) -> Iterator[str]:
@@ -102,6 +119,13 @@ def _file_hints(counts: Counts) -> Iterator[str]:
     for reason in sorted(set(skipped.values())):
         names = [name for name in skipped if skipped[name] == reason]
         yield f"{counted(len(names), 'file')} not read: {_some(names)} ({reason})."
+    for reason, rows in counts.get("without", {}).items():
+        yield f"{rows:,} rows or parts of rows are not read: {shown(reason)}."
+    if "named_by_file" in counts:
+        yield (
+            f"{counts['named_by_file']:,} trajectories have no teacher and are named after their files. To name"
+            " another column, use pool.fields.teacher=<column>."
+        )
     empty = counts.get("empty_files", [])
     if empty:
         yield f"{counted(len(empty), 'file')} without rows: {_some(empty)}."
@@ -154,6 +178,9 @@ def _answer_hints(counts: Counts) -> Iterator[str]:
             f"pool.correct_only dropped {dropped['trajectories']:,} wrong trajectories, and "
             f"{dropped['questions']:,} questions without a correct one."
         )
+        for what, count in dropped.get("unknown", {}).items():
+            other = "pool.unknown=drop drops them" if what == "kept" else "pool.unknown=keep keeps them"
+            yield f"{count:,} trajectories whose correctness is not known were {what}: {other}."
     if counts["boxed"] < 0.5:
         yield (
             f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads"

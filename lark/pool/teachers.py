@@ -13,6 +13,22 @@ GRADES = ("grade", "correct")
 """Endings of one teacher's columns: `deepseek_thinking_trajectory`, `deepseek_attempt`, `deepseek_grade`."""
 KINDS = "|".join((*THOUGHTS, *RESPONSES))
 NAME = re.compile(rf"(?:(?P<teacher>.+)_)?(?P<kind>{KINDS})(?:_?(?P<number>\d{{1,3}}))?")
+LAST = re.compile(rf"(?P<kind>{'|'.join(RESPONSES)})s?_(?P<teacher>[A-Za-z].*)")
+LABELS = {
+    "id",
+    "ids",
+    "length",
+    "len",
+    "tokens",
+    "score",
+    "reward",
+    "time",
+    "type",
+    "format",
+    "model",
+    "text",
+}
+"""Words after `response_` that say something about a response instead of naming its teacher."""
 GOLD = {"reference", "ground_truth", "gold", "golden", "gt", "expected", "original", "official"}
 OTHERS = GOLD | {"human", "chosen", "rejected", "raw"}
 """Names before an ending that are not a teacher's."""
@@ -41,10 +57,12 @@ class TeacherColumns:
 
 
 def find_teachers(columns: Columns) -> list[TeacherColumns]:
-    """The trajectories in a row's columns: pairs of reasoning and response; or, if there are none, several
-    responses that are numbered or named after their teachers.
+    """The trajectories in a row's columns: those of pool.responses; or else pairs of reasoning and response;
+    or, if there are none, several responses that are numbered or named after their teachers.
     """
-    return list(_pairs(columns)) or list(_several(columns))
+    if columns.responses:
+        return [TeacherColumns(name, name) for name in columns.responses if name in columns.row.values]
+    return list(_pairs(columns)) or list(_several(columns)) or list(_named_last(columns))
 
 
 def _pairs(columns: Columns) -> Iterator[TeacherColumns]:
@@ -74,6 +92,16 @@ def _several(columns: Columns) -> Iterator[TeacherColumns]:
             yield TeacherColumns(teacher, match[0], number=int(number))
         elif _is_named(match) and named[match["kind"]] > 1:
             yield TeacherColumns(teacher, match[0], grade=_grade(columns, teacher))
+
+
+def _named_last(columns: Columns) -> Iterator[TeacherColumns]:
+    """Several responses with the teacher at the end: `response_qwq`, `response_r1`."""
+    matches = [LAST.fullmatch(name) for name in columns.row.values if isinstance(name, str)]
+    named = [match for match in matches if match and match["teacher"] not in OTHERS | LABELS]
+    kinds = Counter(match["kind"] for match in named)
+    for match in named:
+        if kinds[match["kind"]] > 1 and isinstance(columns.row.values[match[0]], str):
+            yield TeacherColumns(match["teacher"], match[0])
 
 
 def _responses(columns: Columns) -> Iterator[re.Match[str]]:

@@ -1,12 +1,21 @@
 """One trajectory, and whether it is correct."""
 
+import json
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
-from lark import config as conf
-from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
+import numpy as np
 
-VERDICTS_VERSION = 2
+from lark import config as conf
+from lark.grading.answers import AnswerFormat, extract_boxed
+from lark.grading.final_answers import READERS, equal_answers, gold_answer
+from lark.pool.windows import repeated_share, sketch_of, window_hashes
+
+BRANCHES = ("Wait", "Alternatively", "Hmm", "Actually,", "On second thought", "double-check")
+"""Words with which a teacher turns to another thought."""
+VERDICTS_VERSION = 3
 """Version of `verdict`. Only a pool that is filtered by verdicts depends on it."""
 
 
@@ -38,6 +47,56 @@ class Trajectory:
         """The answer in the last box of the response."""
         return extract_boxed(self.response)
 
+    @cached_property
+    def spoken(self) -> str:
+        """What the teacher wrote: reasoning and text of all assistant turns, without calls and their results."""
+        if self.conversation is None:
+            return f"{self.thinking}\n{self.response}" if self.thinking else self.response
+        texts = []
+        for message in json.loads(self.conversation)["messages"]:
+            if message["role"] == "assistant":
+                texts += [message.get("reasoning_content"), message["content"]]
+        return "\n".join(text for text in texts if text)
+
+    @cached_property
+    def branches(self) -> int:
+        """How often the text turns to another thought."""
+        return sum(self.spoken.count(mark) for mark in BRANCHES)
+
+    @cached_property
+    def words(self) -> int:
+        """About the number of words: one more than there are spaces."""
+        return self.spoken.count(" ") + 1
+
+    @cached_property
+    def _windows(self) -> tuple[np.ndarray, float]:
+        """The sketch of the text, and its share of repeated windows: both from the same hashes, which are
+        too large to keep.
+        """
+        hashes = window_hashes(self.spoken)
+        repeated = repeated_share(hashes)
+        if self.conversation is not None:
+            hashes = window_hashes(self.conversation)
+        return sketch_of(hashes), repeated
+
+    @property
+    def sketch(self) -> np.ndarray:
+        """A summary of the text by which similar ones are recognised (lark/pool/duplicates.py)."""
+        return self._windows[0]
+
+    @property
+    def repeated(self) -> float:
+        """Share of the text that repeats what came before, by windows of 32 bytes."""
+        return self._windows[1]
+
+    def final_answer(self, places: Sequence[str]) -> tuple[str | None, str]:
+        """The answer in the first of these places of the response that has one, and the place."""
+        for place in places:
+            answer = self.boxed if place == "box" else READERS[place](self.response)
+            if answer is not None:
+                return answer, place
+        return None, places[-1]
+
     @property
     def characters(self) -> int:
         """Length of the text that is scored and trained on."""
@@ -52,18 +111,23 @@ class Trajectory:
 
 
 def verdict(trajectory: Trajectory, pool: conf.Pool) -> bool | None:
-    """Whether it is correct: by the evaluation's extraction rule (paper, App. C.1), or by the pool's
-    `correct` if there is nothing to compare.
+    """Whether it is correct: by the pool's own verdict, whose verifier knew the task, or else by comparing
+    its answer. None if neither is known: an answer that we cannot read is not a wrong one.
     """
-    if not is_compared(trajectory):
-        return trajectory.correct
-    return grade_paper(trajectory.boxed, str(trajectory.answer), AnswerFormat(pool.answer_format))
+    return compared(trajectory, pool) if trajectory.correct is None else trajectory.correct
 
 
-def is_compared(trajectory: Trajectory) -> bool:
-    """Whether the boxed answer is compared with `answer`. Without a box it is then wrong, unless the pool
-    has `correct`.
-    """
-    if not (trajectory.answer and trajectory.answer.strip()):
-        return False
-    return trajectory.correct is None or trajectory.boxed is not None
+def compared(trajectory: Trajectory, pool: conf.Pool) -> bool | None:
+    """Whether the answer in the response is the gold answer (paper, App. C.1); None without one of them."""
+    gold = gold_answer(trajectory.answer, pool.answer_from)
+    answer, place = trajectory.final_answer(pool.answer_from)
+    if gold is None or answer is None:
+        return None
+    return equal_answers(answer, gold, place, AnswerFormat(pool.answer_format))
+
+
+def with_answer_from(pool: conf.Pool, place: str) -> conf.Pool:
+    """The pool's settings, with answers read from another place. `hashes` also reads them in gold answers."""
+    changed = copy(pool)  # not `replace`, which would check all settings again
+    changed.answer_from = [place] if place == "hashes" else [place, "hashes"]
+    return changed

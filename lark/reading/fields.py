@@ -8,6 +8,7 @@ A refusal names the row, the column, the value, and what the value must be. Text
 characters: `untrusted.require_characters` checks all texts of a row at once.
 """
 
+import contextlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -133,6 +134,14 @@ class Fields:
             raise self._refused(name, "true or false")
         return text in TRUE
 
+    def verdict(self, name: str, least: float) -> bool | None:
+        """A verdict, or a number that is one: a reward or a score of at least `least`. None if missing."""
+        value = self.values.get(name)
+        number = None if isinstance(value, bool) else _float(value)
+        if number is None:
+            return self.truth(name)
+        return number >= least
+
     def one_of(self, name: str, options: Sequence[Any], remedy: str = "") -> Any:
         """One of several values."""
         value = self.get(name)
@@ -182,6 +191,15 @@ class Fields:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float | Decimal) and math.isnan(value)
+
+
+def _float(value: Any) -> float | None:
+    """A finite number, which may be written as text."""
+    if isinstance(value, int | float | Decimal | str) and "_" not in str(value):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = float(value)
+            return number if math.isfinite(number) else None
+    return None
 
 
 def _is_text_or_number(value: Any) -> bool:

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from lark.errors import LarkError, first_line
 from lark.reading.checks import check_columns, check_length, check_named, not_csv
 from lark.reading.compressed import compression, opened
+from lark.reading.eval_logs import eval_samples
 from lark.reading.json_list import json_array
-from lark.reading.untrusted import BOM, described, parse_object
+from lark.reading.untrusted import BOM, described, parse_object, parsed
 
 LONGEST = 1 << 28
 """Longest line in bytes. Longer ones are refused, because they would fill the memory."""
@@ -35,6 +36,8 @@ class Row:
 
     values: Mapping[str, Any]
     where: str
+    path: Path | None = None
+    """The file, if the reader of a pool needs its name."""
 
 
 class FloatText(str):
@@ -125,14 +128,34 @@ def is_json_list(path: Path) -> bool:
 
 
 def json_rows(path: Path) -> Iterator[Row]:
-    """Rows of a JSON list, or of JSON Lines if the file does not start with `[`."""
+    """Rows of a JSON list, of a file that is one object, or else of JSON Lines."""
     if not is_json_list(path):
-        yield from jsonl_rows(path)
+        whole = _whole_object(path) if ending(path) == ".json" else None
+        yield from jsonl_rows(path) if whole is None else [Row(whole, str(path))]
         return
     for number, values in enumerate(json_array(path), start=1):
         where = f"{path}, item {number}"
         if not isinstance(values, dict):
             raise LarkError(f"{where}: a JSON object is expected, {{…}}, not {described(values)}.")
+        yield Row(values, where)
+
+
+def _whole_object(path: Path) -> dict[str, Any] | None:
+    """The object that a file consists of, if it is written on several lines."""
+    with opened(path) as handle:
+        first = handle.readline(LONGEST + 1)
+        if not first.removeprefix(BOM).lstrip().startswith(b"{") or parsed(first) is not None:
+            return None
+        text = first + handle.read(LONGEST + 1 - len(first))
+    if len(text) > LONGEST:
+        return None
+    whole = parsed(text)
+    return whole if isinstance(whole, dict) else None
+
+
+def eval_rows(path: Path) -> Iterator[Row]:
+    """Rows of a log of Inspect, one for each sample."""
+    for values, where in eval_samples(path):
         yield Row(values, where)
 
 
@@ -285,5 +308,6 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".ndjson": json_rows,
     ".parquet": parquet_rows,
     ".csv": csv_table_rows,
+    ".eval": eval_rows,
 }
 """How files are read, by their ending in lower case and without that of a compression."""

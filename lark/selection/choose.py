@@ -16,8 +16,9 @@ from lark.config import Budget, Config
 from lark.errors import LarkError
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
-from lark.pool.duplicates import similar_pairs, sketch
+from lark.pool.duplicates import similar_pairs
 from lark.pool.trajectories import KEY
+from lark.pool.windows import sketch
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS, find_method

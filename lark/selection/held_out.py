@@ -58,7 +58,7 @@ def held_out_artifact(config: Config, questions: int, graded: bool, checksums: C
         "graded": graded,
         "instruction": config.student.instruction,
     }
-    return Artifact(HELD_OUT, f"{config.pool.name}-{questions}", depends)
+    return Artifact(HELD_OUT, f"{config.pool.label}-{questions}", depends)
 
 
 def source(pool: Pool, questions: int) -> Pool:

@@ -25,6 +25,18 @@ from lark.selection.write import write_selection
 from tests.conftest import composed, job_of
 from tests.pool.rows import QUESTIONS, boxed, calling, chat, layout_rows, openr1, s1k, sharegpt, write_jsonl
 
+WITH_FILES = {
+    "session",
+    "atif",
+    "inspect",
+    "every_eval",
+    "lm_eval",
+    "nemo_gym",
+    "openai_batch",
+    "reasoning_gym",
+}
+"""Layouts whose published files are in tests/pool/rollouts.py."""
+
 
 def one(tmp_path: Path, *rows: dict[str, Any], **changes: Any) -> Trajectory:
     (found,) = read(replace(write_jsonl(tmp_path / "a.jsonl", list(rows)), **changes))
@@ -84,7 +96,7 @@ def test_counts_add_up_from_the_file_to_the_selection(
     assert (chosen["questions"], chosen["trajectories"]) == (4, 4)
 
 
-@pytest.mark.parametrize("name", list(LAYOUTS))
+@pytest.mark.parametrize("name", sorted(LAYOUTS.keys() - WITH_FILES))
 def test_a_layout_that_is_named_is_the_one_that_is_detected(name: str, tmp_path: Path) -> None:
     pool = write_jsonl(tmp_path / "a.jsonl", layout_rows(name))
     assert list(read(replace(pool, layout=name))) == list(read(pool))
@@ -683,7 +695,7 @@ def test_generations_that_reached_a_limit_are_counted(reason: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"layout": "alpaca"}, "pool.layout=alpaca: choose one of generations, messages"),
+        ({"layout": "alpaca"}, "pool.layout=alpaca: choose one of session, atif, inspect"),
         ({"layout": "teachers"}, "line 1: no column pair like"),
         ({"layout": "generations"}, "there is no `generations`; the row has question"),
         ({"layout": "conversations"}, "there is no `conversations`"),
@@ -740,7 +752,9 @@ COLUMNS = st.sampled_from(
     [
         *(name for names in NAMES.values() for name in names),
         *(name for _, names in LAYOUT_NAMES.values() for name in names),
-        "t_thinking", "t_attempt", "t_grade", "solution_1", "solution_2",
+        "t_thinking", "t_attempt", "t_grade", "solution_1", "solution_2", "session", "steps", "agent", "eval",
+        "samples", "sample_id", "evaluation_id", "evaluation", "doc_id", "doc", "arguments", "resps", "results",
+        "responses_create_params", "custom_id", "request", "error",
     ]
 )  # fmt: skip
 

@@ -393,14 +393,16 @@ def test_a_missing_file_is_reported() -> None:
         list(read(Pool(name="p", format="rows", path="nowhere/pool.jsonl")))
 
 
-def test_only_correct_trajectories_by_the_extraction_rule(tmp_path: Path) -> None:
+def test_only_trajectories_that_the_extraction_rule_calls_wrong_are_dropped(tmp_path: Path) -> None:
     rows = [row(5, 0), row(5, 1, response="It is \\boxed{6}"), row(5, 2, response="no box, 5")]
     pool = write_jsonl(tmp_path / "a.jsonl", rows)
     pool.correct_only = True
+    assert [t.candidate_id for t in read(pool)] == ["0", "2"], "an answer that is not read is not wrong"
+    pool.unknown = "drop"
     assert [t.candidate_id for t in read(pool)] == ["0"]
 
 
-def test_the_pools_own_verdict_counts_where_there_is_no_answer_or_no_box(tmp_path: Path) -> None:
+def test_the_pools_own_verdict_counts_and_the_box_where_there_is_none(tmp_path: Path) -> None:
     rows = [
         row(5, 0, correct=False),
         row(5, 1, response="5", correct=True),
@@ -411,7 +413,7 @@ def test_the_pools_own_verdict_counts_where_there_is_no_answer_or_no_box(tmp_pat
     ]
     pool = write_jsonl(tmp_path / "a.jsonl", rows)
     pool.correct_only = True
-    assert [t.candidate_id for t in read(pool)] == ["0", "1", "2"]
+    assert [t.candidate_id for t in read(pool)] == ["1", "2", "5"]
 
 
 @pytest.mark.parametrize("layout", ["rows", "rsr"])
@@ -485,7 +487,7 @@ def test_the_summary_is_a_table_by_teacher_with_lengths_and_correctness(tmp_path
     counts = pools.write(read(pool), tmp_path / pools.FILE, pool)
     assert counts["candidates"] == {"min": 2, "median": 2, "max": 3}
     assert counts["teachers"]["t1"] == {
-        "trajectories": 3, "characters": {"median": 11, "mean": 11.0, "max": 11}, "correct": 0.0,
+        "trajectories": 3, "characters": {"median": 11, "mean": 11.0, "max": 11}, "correct": None,
     }  # fmt: skip
     lines = pool_summary(counts).splitlines()
     assert "3 questions, 2 to 3 candidates each (median 2)" in lines

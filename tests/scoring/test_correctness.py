@@ -14,8 +14,10 @@ from tests.conftest import composed, job_of
 CASES = [
     ("\\boxed{7}", "7", None, 1.0),
     ("\\boxed{8}", "7", None, 0.0),
-    ("no box", "7", None, 0.0),
+    ("no box", "7", None, None),
     ("no box", "7", True, 1.0),
+    ("\\boxed{8}", "7", True, 1.0),
+    ("\\boxed{7}", "7", False, 0.0),
     ("\\boxed{8}", None, True, 1.0),
     ("\\boxed{8}", None, None, None),
 ]
@@ -29,7 +31,11 @@ def written(folder: Path, cases: list[tuple]) -> pd.DataFrame:
     ]
     pools.write(iter(rows), folder / pools.FILE, config.pool)
     counts = write_correctness(job_of(config, folder, inputs={"pool": folder}))
-    assert counts == {"trajectories": len(cases), "correct": sum(c[3] == 1 for c in cases), "unknown": 1}
+    assert counts == {
+        "trajectories": len(cases),
+        "correct": sum(c[3] == 1 for c in cases),
+        "unknown": sum(c[3] is None for c in cases),
+    }
     return pd.read_parquet(folder / "correctness.parquet")
 
 

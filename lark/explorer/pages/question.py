@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lark.config import Pool
 from lark.errors import LarkError
 from lark.explorer.context import Context
 from lark.explorer.listing import Entry
@@ -21,10 +22,9 @@ from lark.explorer.tokens import (
     trajectory_tokens,
 )
 from lark.explorer.values import number, plain
-from lark.grading.answers import AnswerFormat, grade_paper
 from lark.models.dialogue import dialogue_of, split_thinking
 from lark.pool.trajectories import TEXT_COLUMNS
-from lark.pool.trajectory import Trajectory, is_compared
+from lark.pool.trajectory import Trajectory, verdict
 from lark.scoring.methods import METHODS
 from lark.scoring.tokens import TrajectoryTokens
 
@@ -72,7 +72,7 @@ def _candidates(opened: OpenView, n: int, rows: np.ndarray) -> list[dict[str, An
     table = opened.pool
     columns = opened.columns(STATISTICS)
     with_tokens = candidates_with_tokens(opened, n)
-    form = _answer_format(opened)
+    settings = _answer_settings(opened)
     candidates = []
     for c, (row, values) in enumerate(zip(rows, table.read(rows, READ), strict=True)):
         trajectory = Trajectory(**values)
@@ -84,7 +84,7 @@ def _candidates(opened: OpenView, n: int, rows: np.ndarray) -> list[dict[str, An
                 "teacher": trajectory.teacher,
                 **_statistics({name: number(column[row]) for name, column in columns.items()}),
                 "boxed": None if boxed is None else boxed[:SHOWN_ANSWER],
-                "correct": _verdict(trajectory, form),
+                "correct": verdict(trajectory, settings),
                 "characters": len(trajectory.response) + len(trajectory.thinking or ""),
                 "has_tokens": trajectory.candidate_id in with_tokens,
             }
@@ -105,19 +105,15 @@ def _statistics(values: dict[str, float | None]) -> dict[str, Any]:
     }
 
 
-def _answer_format(opened: OpenView) -> AnswerFormat:
-    """The format of the pool's answers. Pools of earlier versions do not state it."""
+def _answer_settings(opened: OpenView) -> Pool:
+    """How the pool's answers are read. Pools of earlier versions do not state it."""
+    names = ("answer_format", "answer_from")
     try:
-        return AnswerFormat(opened.listing.config(opened.view.pool)["depends"]["answer_format"])
-    except (LarkError, KeyError, ValueError):
-        return AnswerFormat.FREE_FORM
-
-
-def _verdict(trajectory: Trajectory, form: AnswerFormat) -> bool | None:
-    """Whether a trajectory is correct, by the rule of the pool stage."""
-    if not is_compared(trajectory):
-        return trajectory.correct
-    return grade_paper(trajectory.boxed, str(trajectory.answer), form)
+        depends = opened.listing.config(opened.view.pool)["depends"]
+        stated = {name: depends[name] for name in names if name in depends}
+        return Pool(name="shown", format="rows", path="shown", **stated)
+    except (LarkError, KeyError, TypeError):
+        return Pool(name="shown", format="rows", path="shown")
 
 
 def _selections(

@@ -187,11 +187,11 @@ def _influence(base: PlanBase) -> Step:
 def _correctness(base: PlanBase) -> Step:
     pool = base.config.pool
     part = {"verdicts": VERDICTS_VERSION, "answer_format": pool.answer_format}
-    return Step(CORRECTNESS, (Artifact(sources.CORRECTNESS_TABLE, pool.name, part, {"pool": base.pool}),))
+    return Step(CORRECTNESS, (Artifact(sources.CORRECTNESS_TABLE, pool.label, part, {"pool": base.pool}),))
 
 
 def _text(base: PlanBase) -> Step:
-    return Step(TEXT, (Artifact(sources.TEXT_TABLE, base.config.pool.name, {}, {"pool": base.pool}),))
+    return Step(TEXT, (Artifact(sources.TEXT_TABLE, base.config.pool.label, {}, {"pool": base.pool}),))
 
 
 def _judge(base: PlanBase) -> Step:
@@ -204,7 +204,7 @@ def _judge(base: PlanBase) -> Step:
         **{key: value for key, value in asdict(settings).items() if key not in elsewhere},
         "engine": base.config.engine.name,
     }
-    name = f"{base.config.pool.name}-{Path(settings.path).name}"
+    name = f"{base.config.pool.label}-{Path(settings.path).name}"
     verdicts = Artifact(sources.JUDGE_TABLE, name, part, {"pool": base.pool})
     return Step(JUDGE, (verdicts,), base.weights_of(settings.model))
 
