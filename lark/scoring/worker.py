@@ -8,6 +8,7 @@ what the missing ones need, on the rows that they need.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,9 @@ from lark.scoring.pool_pass import (
     pass_over,
 )
 from lark.scoring.shards import Shards
+from lark.scoring.sources import ENTROPIES, SUMMARY
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
+from lark.scoring.taken import Taken
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces
 from lark.store.part_files import intact, write_part
 from lark.work.operation import Job
@@ -45,10 +48,6 @@ from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 TOP = 50
 """Most likely tokens in the residual of `method=lark_top50`."""
-SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
-"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
-ENTROPIES = ("entropy", "renyi2")
-"""Means over response tokens of the entropies of the student's distribution."""
 
 
 @in_shards
@@ -72,24 +71,34 @@ def lengths(job: Job) -> Work:
 
         return [shard for shard in wanted if not is_done(shard)]
 
+    taken = Taken(job.folder)
+
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
         student = job.config.student
-        chat = load_chat(job.weights, student, job.config.pool.turns == "last")
+        chat = cache(lambda: load_chat(job.weights, student, job.config.pool.turns == "last"))
+
+        def lengths_of(numbers: Sequence[int], group: range) -> pa.Table:
+            read = shards.read_rows(path, group, pools.TEXT_COLUMNS)
+            rows = [read[number - group.start] for number in numbers]
+            encoded = chat().encode_many(rows, student.max_length)
+            n_prompt = [len(e.ids) - e.n_response for e in encoded]
+            return as_arrow(id_table(rows, encoded, n_prompt=n_prompt))
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
             for shard in wanted:
-                rows = shards.read_rows(path, groups[shard.name], pools.TEXT_COLUMNS)
-                encoded = chat.encode_many(rows, student.max_length)
-                n_prompt = [len(e.ids) - e.n_response for e in encoded]
-                write_part(as_arrow(id_table(rows, encoded, n_prompt=n_prompt)), job.folder / shard.name)
-                progress.update(len(rows))
+                group = groups[shard.name]
+                new = taken.missing(group)
+                computed = lengths_of(new, group) if new else None
+                write_part(taken.completed(group, new, computed), job.folder / shard.name)
+                progress.update(len(new))
 
         yield do
 
     bounds = [(rows.start, rows.stop) for rows in groups.values()]
+    sizes = {name: len(taken.missing(rows)) for name, rows in groups.items()}
     return Work(
-        [Shard(name, len(rows), len(rows)) for name, rows in groups.items()],
+        [Shard(name, size, size) for name, size in sizes.items()],
         missing,
         load,
         lambda done: {"shards": bounds},
