@@ -106,6 +106,7 @@ REUSE = {
         Reuse(CORRECTNESS_TABLE, ("correct",), "verdict"),
     )
 }
-"""Tables whose rows can be taken over. A judge has a cache of its own, which is kept by content too
-(lark/scoring/judge.py), and `influence` compares all rows with each other in seconds.
+"""Tables whose rows can be taken over. Rows of others are computed: `influence` compares all rows with each
+other in seconds, and a judge has a cache of its own, in which verdicts are found by content too
+(lark/scoring/judge.py).
 """

@@ -128,8 +128,10 @@ def take_over(job: Job) -> None:
     """Copy the rows that other artifacts have into the folders of the job's outputs (`Operation.prepare`)."""
     for output, folder in job.outputs.items():
         (folder / TAKEN).unlink(missing_ok=True)
-        reuse = REUSE[output]
-        others = siblings(folder, reuse.but) if job.config.scoring.reuse else []
+        reuse = REUSE.get(output)
+        if reuse is None or not job.config.scoring.reuse:
+            continue
+        others = siblings(folder, reuse.but)
         # Usually there are none, and the pool is not read.
         if any(map(Source.of, others)):
             wanted = Wanted.of(job, reuse)
@@ -145,14 +147,18 @@ def new_rows(
 
     Nothing is verified here: a damaged artifact is noticed when its rows are copied.
     """
+    if not config.scoring.reuse:
+        return None
     others: list[tuple[Reuse, list[Path]]] = []
     for artifact in artifacts:
         manifest = readable_manifest(config.outputs_path / artifact.folder)
-        if manifest is None or not manifest.finished:
-            reuse = REUSE[artifact.kind.name]
-            others.append((reuse, siblings_of(artifact, config.outputs_path, reuse.but)))
-    if not config.scoring.reuse or not all(folders for _, folders in others):
-        return None
+        if manifest is not None and manifest.finished:
+            continue
+        reuse = REUSE.get(artifact.kind.name)
+        folders = siblings_of(artifact, config.outputs_path, reuse.but) if reuse is not None else []
+        if reuse is None or not folders:
+            return None
+        others.append((reuse, folders))
     conversations = rows()
     is_new = np.zeros(len(conversations), dtype=bool)
     for reuse, folders in others:

@@ -1,29 +1,39 @@
 """A pool that grows is scored only where it is new, and has the scores of a fresh pass."""
 
 import json
+import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lark.config import Config
 from lark.demo.pool import trajectories
+from lark.models.dialogue import INSTRUCTION
 from lark.models.shapes import DEMO
 from lark.pipeline import pipeline
 from lark.pipeline.pipeline import Pipeline
+from lark.planner.estimates import Estimate, estimate
 from lark.pool.trajectories import KEY
-from lark.scoring import worker
-from lark.scoring.contents import verdict_key
+from lark.scoring import merging, pool_pass, worker
+from lark.scoring.contents import Chat, Contents, verdict_key
 from lark.scoring.forward import LoadedStudent
 from lark.scoring.influence import directions
-from lark.scoring.taken import TAKEN
+from lark.scoring.take_over import take_over
+from lark.scoring.taken import TAKEN, Taken, sources_of
 from lark.scoring.tokens import places, read_trajectories
+from lark.store.integrity import stamps
+from lark.store.manifest import edit_manifest
 from tests.conftest import composed, work_here
 
 Row = dict[str, Any]
@@ -31,6 +41,7 @@ ROWS = [row for row in trajectories(4, 42) if row["rollout"] != 2]
 """4 questions, 11 teachers, 2 rollouts."""
 NEW = "terse"
 """The teacher that is added."""
+QUESTION = "What is 2+4?"
 SMALL = [row for row in ROWS if row["teacher"] != NEW]
 
 
@@ -206,7 +217,7 @@ def test_rows_come_from_several_artifacts_and_equal_rows_from_one(
 
 TABLES = [
     ("entropy", "entropy"), ("top50", "lark_top50"), ("unprompted", "ifd"), ("local", "local_naturalness"),
-    ("text", "rule_quality"),
+    ("text", "rule_quality"), ("correctness", "correct_then_likely"),
 ]  # fmt: skip
 
 
@@ -245,7 +256,181 @@ def assert_directions(grown: pd.DataFrame, fresh: pd.DataFrame) -> None:
     assert (ours * theirs).sum(axis=1) == pytest.approx(1, abs=1e-3)
 
 
-def test_correctness_is_taken_over_with_the_answer_and_not_with_the_text_alone(tmp_path: Path) -> None:
-    first = ROWS[:4]
-    contents = [verdict_key(row) for row in (first[0], renamed(first[0]), first[0] | {"answer": "0"})]
-    assert contents[0] == contents[1] != contents[2]
+def test_correctness_is_taken_over_with_the_answer_and_not_with_the_text_alone() -> None:
+    row = ROWS[0]
+    same, renamed_row, other = (
+        verdict_key(changed) for changed in (row, renamed(row), row | {"answer": "0"})
+    )
+    assert same == renamed_row != other
+
+
+@pytest.mark.parametrize("harm", ["table", "pool", "no pool", "an earlier format"])
+def test_rows_of_a_damaged_artifact_are_computed(
+    harm: str, before: Path, fresh: Run, computed: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    (table,) = before.glob("scores/*/scores.parquet")
+    (pool,) = before.glob("pool/*/trajectories.parquet")
+    if harm == "no pool":
+        shutil.rmtree(pool.parent)
+    elif harm == "an earlier format":
+        replace_file(table, pd.read_parquet(table).drop(columns="ties"))
+    else:
+        damage(table if harm == "table" else pool)
+    run = scored(before, ROWS)
+    assert len(computed) == len(ROWS)
+    assert "taken_over" not in run.counts("scores")
+    assert_same(run.table("scores"), fresh.table("scores"))
+    assert ("no rows are taken over" in caplog.text) == (harm in ("table", "pool"))
+
+
+def damage(path: Path) -> None:
+    """Change a byte of a file, and neither its size nor its time."""
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def replace_file(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as if the artifact had been finished with it."""
+    table.to_parquet(path)
+    edit_manifest(path.parent, files=stamps(path.parent))
+
+
+@pytest.mark.parametrize("setting", ["scoring.reuse=false", "force=[score]"])
+def test_everything_is_computed_on_request(setting: str, before: Path, computed: list[int]) -> None:
+    run = scored(before, ROWS, setting)
+    assert len(computed) == len(ROWS)
+    assert "taken_over" not in run.counts("scores")
+
+
+def test_other_settings_are_other_artifacts(before: Path, computed: list[int]) -> None:
+    scored(before, ROWS, "student.max_length=90")
+    assert len(computed) == len(ROWS)
+
+
+def test_a_run_that_is_stopped_goes_on_without_its_source(
+    before: Path, fresh: Run, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards are complete, so a later run needs no record of what an earlier one took over."""
+    write = pool_pass.write_part
+    written: list[Path] = []
+
+    def stops(table: pa.Table, path: Path) -> None:
+        if len(written) == 3:
+            raise RuntimeError("stopped")
+        write(table, path)
+        written.append(path)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
+        patch.setattr(pool_pass, "write_part", stops)
+        scored(before, ROWS)
+    for folder in before.glob("scores/*"):
+        if (folder / "scores.parquet").exists():
+            shutil.rmtree(folder)
+    kept = sum(len(pd.read_parquet(path)) for path in written)
+    copied = sources_of(written).total()
+    first = len(computed)
+    run = scored(before, ROWS)
+    assert 0 < copied < kept
+    assert len(computed) - first == len(ROWS) - kept
+    assert run.counts("scores")["taken_over"] == copied
+    assert_same(run.table("scores"), fresh.table("scores"))
+
+
+def test_any_number_of_processes_takes_over_the_same(before: Path, fresh: Run) -> None:
+    """One of two has done its share when both are killed; three go on."""
+    config = settings(before, ROWS, "scoring.shard_tokens=500")
+    run = Pipeline(config, before / "run")
+    *earlier, step = run.steps
+    for other in earlier:
+        run.store.ensure(other.artifacts, partial(run._build, other))
+    (folder,) = (run.store.path(artifact) for artifact in step.artifacts)
+
+    def build(folders: list[Path]) -> list[Any]:
+        job = run._job(step, folders)
+        take_over(job)
+        worker.score(replace(job, rank=1, world=2))
+        parts = set(folder.glob("shard-*"))
+        take_over(job)
+        assert len(Taken(folder).rows) == len(SMALL)
+        counts = [worker.score(replace(job, rank=rank, world=3)) for rank in range(3)]
+        assert set() < parts < set(folder.glob("shard-*"))
+        return [merging.collect(job, counts[0])["scores"]]
+
+    run.store.ensure(step.artifacts, build)
+    scores = Run({"scores": folder})
+    assert scores.counts("scores")["taken_over"] == len(SMALL)
+    assert_same(scores.table("scores"), fresh.table("scores"))
+
+
+def test_the_plan_counts_the_trajectories_to_score(before: Path) -> None:
+    config = settings(before, ROWS)
+    report = planned(config)
+    assert report["score"].work.startswith("88 trajectories, 8 to score, ")
+    assert report["lengths"].work.startswith("88 trajectories, 8 to score, ")
+    assert report["score"].flops < 0.2 * planned(settings(before, ROWS, "scoring.reuse=false"))["score"].flops
+    nothing = planned(settings(before, SMALL[:40]))["score"]
+    assert (nothing.work, nothing.flops) == ("40 trajectories, 0 to score", 0)
+    run = scored(before, ROWS, "stages=[pool]")
+    assert run.folders
+    assert planned(config)["score"].work.startswith("88 trajectories, 8 to score, ")
+    other = planned(settings(before, ROWS, "method=lark_gram"))
+    assert other["gram"].work.startswith("88 trajectories, ")
+    assert "to score" not in other["gram"].work
+
+
+def planned(config: Config) -> dict[str, Estimate]:
+    run = Pipeline(replace(config, dry_run=True), Path("unused"))
+    estimates = estimate(config, run.steps, run.lengths(), finished=run.finished())
+    return {e.name: e for e in estimates}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"question_id": "x", "candidate_id": "y", "teacher": "z", "rollout": 9}, True),
+        ({"question": f"  {QUESTION}\n{INSTRUCTION}"}, True),
+        ({"system": INSTRUCTION}, True),
+        ({"answer": "0", "correct": False}, True),
+        ({"system": "Be brief."}, False),
+        ({"question": f"{QUESTION}?"}, False),
+        ({"response": "\\boxed{7}"}, False),
+        ({"thinking": "Count."}, False),
+    ],
+)
+def test_a_conversation_is_what_the_student_reads_and_writes(change: Row, same: bool) -> None:
+    chat = Chat(INSTRUCTION, last_only=False)
+    row = {"system": None, "question": QUESTION, "response": "\\boxed{6}", "thinking": None}
+    assert (chat.key(row) == chat.key(row | change)) == same
+
+
+def test_the_turns_that_carry_loss_are_part_of_a_conversation() -> None:
+    messages = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
+    row = {"conversation": json.dumps({"messages": messages, "tools": None})}
+    weighted = json.dumps({"messages": [*messages[:3], messages[3] | {"weight": 0}], "tools": None})
+    keys = [Chat(None, last).key(row) for last in (False, True)]
+    assert len({*keys, Chat(None, False).key({"conversation": weighted})}) == 3
+    single = ROWS[0] | {"thinking": None}
+    assert Chat(None, False).key(single) == Chat(None, True).key(single)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=8), st.randoms())
+def test_questions_are_compared_by_their_set_of_candidates(
+    rows: list[tuple[int, int]], rng: random.Random
+) -> None:
+    def keys(rows: list[tuple[int, int]], name: str) -> Counter[bytes]:
+        conversations = Contents(
+            [f"{name}{question}" for question, _ in rows], [], [bytes([key]) for _, key in rows]
+        )
+        return Counter(conversations.by("candidates").keys)
+
+    shuffled = rng.sample(rows, len(rows))
+    assert keys(rows, "a") == keys(shuffled, "b")
+    # A candidate that no question has changes the keys of its question, and of no other.
+    more = keys([*rows, (0, 9)], "a")
+    others = [row for row in rows if row[0] != 0]
+    assert keys(rows, "a") & more == keys(others, "a") & more
+    assert more.total() == len(rows) + 1

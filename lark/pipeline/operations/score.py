@@ -84,7 +84,7 @@ IN_SHARDS: dict[str, Any] = {"allocator": EXPANDABLE, "prepare": take_over, "col
 FORWARD: dict[str, Any] = {**IN_SHARDS, "remedies": _pass_remedies}
 
 LENGTHS = Operation(
-    "lengths", "score", "lark.scoring.worker:lengths", processes="one", on_cpu=True,
+    "lengths", "score", "lark.scoring.token_counts:lengths", processes="one", on_cpu=True,
     prepare=take_over, collect=merging.collect_lengths, notice=_report_truncation,
     cost=score_costs.lengths_cost,
 )  # fmt: skip
