@@ -193,6 +193,11 @@ class Scoring:
     of a batch, it changes rounding only, so it is not part of any fingerprint (decision 15). False: as scores
     were computed before this setting existed, to the last bit.
     """
+    reuse: bool = True
+    """Rows of finished artifacts of the same student and settings are taken over where a trajectory's
+    content is the same, whatever pool it is in (lark/scoring/take_over.py). Not part of any fingerprint:
+    results are the same up to rounding (decision 15). False: every trajectory is scored.
+    """
 
     def __post_init__(self) -> None:
         section = Section("scoring", self)

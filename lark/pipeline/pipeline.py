@@ -215,8 +215,11 @@ class Pipeline:
         job = self._job(step, folders)
         for artifact in step.needs:
             verify(self.store.path(artifact))
-        if self._forced(step) and operation.forget is not None:
+        forced = self._forced(step)
+        if forced and operation.forget is not None:
             operation.forget(folders[0])
+        if not forced and operation.prepare is not None:
+            operation.prepare(job)
         if callable(operation.run):
             counts = operation.run(job)
         else:

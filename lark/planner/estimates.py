@@ -15,6 +15,7 @@ from lark.planner.checks import unknown_size
 from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.throughput import PEAK_SHARE, Throughput, throughput
+from lark.scoring.take_over import new_rows
 from lark.work.machine import usable_cores
 from lark.work.operation import Settings, Step
 
@@ -92,9 +93,11 @@ def estimate(
         raise unknown_size(config)
     estimates = []
     for step in steps:
-        cost = planner.estimate(step)
+        is_finished = step.key in finished
+        part = planner if is_finished else planner.for_new_rows(step)
+        cost = part.estimate(step)
         if cost is not None:
-            estimates.append(_reused(cost) if step.key in finished else planner.with_remedy(cost))
+            estimates.append(_reused(cost) if is_finished else part.with_remedy(cost))
     return estimates
 
 
@@ -128,8 +131,23 @@ class Planner:
         trajectory_cost = 1.0 if budget.tokens is None else float(pool.response.mean())
         return max(1, min(most, int(budget.limit / trajectory_cost)))
 
+    def for_new_rows(self, step: Step) -> "Planner":
+        """The planner for the part of the pool that a step computes: other rows are taken over from finished
+        artifacts (lark/scoring/take_over.py).
+        """
+        rows = self.lengths.rows
+        if rows is None or step.operation.prepare is None or step.operation.cost is None:
+            return self
+        new = new_rows(step.artifacts, self.config, rows)
+        return self if new is None else replace(self, lengths=self.lengths.only(new))
+
     def estimate(self, step: Step) -> Estimate | None:
-        return None if step.operation.cost is None else step.operation.cost(self, step)
+        if step.operation.cost is None:
+            return None
+        if self.lengths.trajectories == 0:
+            start = START_SECONDS["cpu"]
+            return self.made(step, self.lengths.described, 0.0, start, 0.0, 0.0, devices=1)
+        return step.operation.cost(self, step)
 
     def with_remedy(self, cost: Estimate) -> Estimate:
         """The estimate; if the step does not fit, with a setting that makes it fit."""

@@ -2,8 +2,9 @@
 or assumed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import NormalDist
@@ -17,6 +18,8 @@ from lark.names import is_demo
 from lark.planner.checks import empty_pool
 from lark.pool.formats import source_files
 from lark.pool.read import read
+from lark.pool.trajectories import POOL_TABLE
+from lark.scoring.contents import Chat, Contents, contents
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
@@ -52,10 +55,33 @@ class PoolLengths:
     response: np.ndarray
     source: str
     """Where the lengths come from, for the report."""
+    rows: Callable[[], Contents] | None = None
+    """Reads the trajectories' contents, to compare them with those of finished artifacts. None: unknown."""
+    part: tuple[int, int] | None = None
+    """If it is a part of the pool: the trajectories of this part, and of the whole pool."""
 
     @property
     def trajectories(self) -> int:
-        return self.questions * self.candidates
+        return self.questions * self.candidates if self.part is None else self.part[0]
+
+    @property
+    def described(self) -> str:
+        """The number of trajectories, for the report."""
+        if self.part is None:
+            return f"{self.trajectories:,} trajectories"
+        new, whole = self.part
+        return f"{whole:,} trajectories, {new:,} to score"
+
+    def only(self, chosen: np.ndarray) -> "PoolLengths":
+        """A part of the pool. `chosen`: for each of its trajectories, whether it is in the part."""
+        new = int(chosen.sum())
+        share = new / len(chosen)
+        candidates = max(1, round(self.candidates * share))
+        part = replace(self, candidates=candidates, part=(new, len(chosen)))
+        # Lengths that represent several trajectories each are those of any part.
+        if len(chosen) != len(self.total):
+            return part
+        return replace(part, total=self.total[chosen], response=self.response[chosen])
 
     @property
     def repeat(self) -> float:
@@ -91,7 +117,12 @@ def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLength
             verify(folder)
         except DamagedError:  # the pipeline makes them again
             folder = None
-    return pool_lengths(config, folder)
+    lengths = pool_lengths(config, folder)
+    pools = [artifact for step in plan if step.makes(POOL_TABLE) for artifact in step.artifacts]
+    folder = next((store.path(pool) for pool in pools if store.state(pool) == "finished"), None)
+    if folder is None:
+        return lengths
+    return replace(lengths, rows=partial(contents, folder, "conversation", Chat.of(config)))
 
 
 def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
@@ -140,7 +171,10 @@ def _read(config: Config) -> PoolLengths:
     questions = set()
     prompts = []
     responses = []
+    chat = Chat.of(config)
+    rows = Contents([], [], [])
     for trajectory in read(config.pool):
+        rows.add(trajectory.question_id, trajectory.candidate_id, chat.key(vars(trajectory)))
         questions.add(trajectory.question_id)
         system = trajectory.system or ""
         prompts.append(len(trajectory.question) + len(system) + TEMPLATE_CHARACTERS)
@@ -151,7 +185,7 @@ def _read(config: Config) -> PoolLengths:
     total = np.minimum(np.array(prompts) / CHARACTERS + response, config.student.max_length)
     candidates = round(len(responses) / len(questions))
     note = f"read: the pool's characters, at {CHARACTERS} per token"
-    return PoolLengths(len(questions), candidates, total, np.minimum(response, total), note)
+    return PoolLengths(len(questions), candidates, total, np.minimum(response, total), note, lambda: rows)
 
 
 def shortest() -> PoolLengths:

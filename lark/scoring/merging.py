@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from lark.scoring import tokens
+from lark.scoring import taken, tokens
 from lark.scoring.checks import check_shards
 from lark.scoring.shards import name, prefix
 from lark.scoring.sources import FILES, LENGTHS_TABLE
@@ -33,13 +34,15 @@ def collect(job: Job, counts: Counts) -> Counts:
     return merged
 
 
-def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, int]:
+def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, Any]:
     """Merge the shards of an output, remove those of other cuts, and count."""
     shards = [folder / name(output, part) for part in rows]
+    # Rows that are copied are in the shards.
+    (folder / taken.TAKEN).unlink(missing_ok=True)
     if not FILES[output]:
         check_shards(shards)
         _remove_shards(output, folder, keep=set(shards))
-        return tokens.write_index(folder, shards)
+        return {**tokens.write_index(folder, shards), **taken.counts_of(shards)}
     path = folder / FILES[output]
     # A run that was killed after merging has the table, but perhaps no shards any more.
     if not path.exists():
@@ -51,12 +54,14 @@ def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, int]:
         "trajectories": len(table),
         "tokens": int(table["n_tokens"].sum()),
         "truncated": int(table["truncated"].sum()),
+        **taken.counts_of([path]),
     }
 
 
 def _merge(shards: Sequence[Path], path: Path) -> None:
     merged = pd.concat([pd.read_parquet(shard) for shard in shards], ignore_index=True)
-    write_part(pa.Table.from_pandas(merged, preserve_index=False), path, compression="snappy")
+    table = pa.Table.from_pandas(merged, preserve_index=False)
+    write_part(taken.with_sources(table, taken.sources_of(shards)), path, compression="snappy")
 
 
 def _remove_shards(output: str, folder: Path, keep: Collection[Path] = ()) -> None:

@@ -8,20 +8,24 @@ them (lark/scoring/merging.py).
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from lark.errors import LarkError
-from lark.models.chat import Encoded
+from lark.models.chat import ChatFormat, Encoded
 from lark.models.load import load_chat
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import shards
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.shards import Shards
+from lark.scoring.sources import TOKENS
+from lark.scoring.taken import Taken
 from lark.scoring.tokens import TrajectoryTokens, write_shard
 from lark.store.part_files import write_part
 from lark.work.devices import start_torch
@@ -53,6 +57,7 @@ def pass_over(
     pool = job.inputs["pool"] / pools.FILE
     ranges = {f"{rows.start}-{rows.stop}": rows for rows in cut.rows}
     cuts = dict.fromkeys(job.outputs, cut) | dict(partial or {})
+    taken = {output: Taken(folder) for output, folder in job.outputs.items()}
     bounds = {}
     for output in job.outputs:
         bounds[output] = [(rows.start, rows.stop) for rows in cuts[output].rows]
@@ -75,28 +80,41 @@ def pass_over(
     def load() -> Iterator[Do]:
         settings = job.config.student
         device = start_torch(job)
-        chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
-        fuses = fused and job.config.scoring.liger
-        score_shard = scorer(LoadedStudent.load(job.weights, settings, device, gradients, fuses))
+
+        @cache
+        def loaded() -> tuple[ChatFormat, ShardScorer]:
+            """Not before some row has to be computed: all may be copied."""
+            chat = load_chat(job.weights, settings, job.config.pool.turns == "last")
+            fuses = fused and job.config.scoring.liger
+            return chat, scorer(LoadedStudent.load(job.weights, settings, device, gradients, fuses))
+
+        def compute(numbers: Sequence[int], part: range, progress: Progress) -> Mapping[str, Content]:
+            chat, score_shard = loaded()
+            read = cut.read(pool, part, pools.TEXT_COLUMNS)
+            rows = [read[number - part.start] for number in numbers]
+            encoded = chat.encode_many(rows, settings.max_length, offsets)
+            return score_shard(rows, encoded, progress.update)
 
         def do(wanted: Sequence[Shard], progress: Progress) -> None:
             files = missing_files(wanted)
             # In the order of the pool, whose row groups are read one after the other.
             for part in sorted(files, key=lambda rows: rows.start):
-                read = cut.read(pool, part, pools.TEXT_COLUMNS)
-                rows = [read[index] for index in cut.with_work(part)]
-                encoded = chat.encode_many(rows, settings.max_length, offsets)
-                contents = score_shard(rows, encoded, progress.update)
+                numbers = {output: cuts[output].with_work(part) for output in files[part]}
+                new = [taken[output].missing(rows) for output, rows in numbers.items()]
+                computed = sorted(set().union(*new))
+                contents = compute(computed, part, progress) if computed else {}
                 for output, path in files[part].items():
-                    _write(path, contents[output])
+                    write = _write_tokens if output == TOKENS.name else _write_table
+                    write(path, taken[output], numbers[output], computed, contents.get(output))
 
         yield do
 
     def describe(shard: Shard) -> str:
         return shards.named(cut.read(pool, ranges[shard.name], KEY))
 
+    work = cut.without(_copied(cuts, taken))
     return Work(
-        [Shard(name, cut.tokens_in(rows), cut.cost_of(rows)) for name, rows in ranges.items()],
+        [Shard(name, work.tokens_in(rows), work.cost_of(rows)) for name, rows in ranges.items()],
         missing,
         load,
         lambda done: {"shards": bounds, "tokens_per_second": done.rate},
@@ -106,11 +124,28 @@ def pass_over(
     )
 
 
-def _write(path: Path, content: Content) -> None:
-    if isinstance(content, pa.Table):
-        write_part(content, path)
-    else:
-        write_shard(path, content)
+def _copied(cuts: Mapping[str, Shards], taken: Mapping[str, Taken]) -> np.ndarray:
+    """[N] True for rows that no output needs from the student."""
+    copied = np.ones(len(next(iter(cuts.values())).tokens), dtype=bool)
+    for output, part in cuts.items():
+        needed = part.tokens > 0
+        needed[list(taken[output].rows)] = False
+        copied &= ~needed
+    return copied
+
+
+def _write_table(path: Path, taken: Taken, rows: Sequence[int], computed: Sequence[int], table: Any) -> None:
+    """Write the file of a shard, with the rows that are copied and those that were computed."""
+    write_part(taken.completed(rows, computed, table), path)
+
+
+def _write_tokens(
+    path: Path, taken: Taken, rows: Sequence[int], computed: Sequence[int], trajectories: Any
+) -> None:
+    """The same for statistics of tokens. Of the computed rows, only those of the output's questions have them."""
+    requested = set(rows)
+    own = [row for row in computed if row in requested]
+    write_shard(path, *taken.completed_tokens(rows, own, trajectories or []))
 
 
 @contextlib.contextmanager

@@ -91,8 +91,8 @@ class Shards:
     def by_question(cls, lengths: Path, shard_tokens: int) -> "Shards":
         """Shards of whole questions, for passes that compare the candidates of a question with each other."""
         pool = cls.of(lengths, shard_tokens)
-        codes = pd.factorize(np.array(pool.questions, dtype=object))[0]
-        order = np.argsort(codes, kind="stable")
+        codes = _question_codes(pool.questions)
+        order = question_order(pool.questions)
         ends = np.cumsum(np.bincount(codes))
         starts = np.concatenate([[0], ends[:-1]])
         # Ranges of questions, and from them ranges of rows.
@@ -128,8 +128,12 @@ class Shards:
         return replace(self, rows=rows, tokens=self.tokens * inside, costs=self.costs * inside)
 
     def with_work(self, rows: range) -> list[int]:
-        """The rows of a shard that the student is run on, counted from the shard's first."""
-        return [int(row) for row in np.flatnonzero(self.tokens[rows.start : rows.stop])]
+        """The rows of a shard that its file has."""
+        return [rows.start + int(row) for row in np.flatnonzero(self.tokens[rows.start : rows.stop])]
+
+    def without(self, taken: np.ndarray) -> "Shards":
+        """The same shards and files, without work for rows that are copied. `taken`: [N] which rows."""
+        return replace(self, tokens=self.tokens * ~taken, costs=self.costs * ~taken)
 
     def tokens_in(self, rows: range) -> int:
         return int(self.tokens[rows.start : rows.stop].sum())
@@ -145,8 +149,17 @@ class Shards:
         return {rows for rows in parts if not self._is_done(folder / name(output, rows), rows)}
 
     def _is_done(self, path: Path, rows: range) -> bool:
-        expected = self.expected.take([rows.start + row for row in self.with_work(rows)])
+        expected = self.expected.take(self.with_work(rows))
         return intact(path, lambda table: _common(table).equals(expected))
+
+
+def question_order(questions: Sequence[str]) -> np.ndarray:
+    """The rows of a pool with the candidates of each question together."""
+    return np.argsort(_question_codes(questions), kind="stable")
+
+
+def _question_codes(questions: Sequence[str]) -> np.ndarray:
+    return pd.factorize(np.array(questions, dtype=object))[0]
 
 
 def _common(table: pa.Table) -> pa.Table:

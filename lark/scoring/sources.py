@@ -1,6 +1,7 @@
 """The columns that methods may need, and the artifacts that contain them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lark.store.store import Kind
 
@@ -61,3 +62,51 @@ SOURCES: dict[str, ColumnSource] = {
     "text": ColumnSource(TEXT_TABLE, INDICATORS),
 }
 """The possible values of `SelectionMethod.needs`."""
+
+
+SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
+"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
+ENTROPIES = ("entropy", "renyi2")
+"""Means over response tokens of the entropies of the student's distribution."""
+By = Literal["conversation", "candidates", "verdict"]
+"""What identifies the content of a row (lark/scoring/contents.py)."""
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How rows of a table are recognised in finished artifacts of its kind (lark/scoring/take_over.py)."""
+
+    kind: Kind
+    columns: tuple[str, ...]
+    """All columns of the table but the ids. A table of an earlier version of the code that lacks one is not
+    used.
+    """
+    by: By = "conversation"
+    but: tuple[str, ...] = ()
+    """Settings that decide which rows a table has, and not what is in them."""
+
+
+_COMMON = ("n_tokens", "truncated")
+_GRADIENTS = (*_COMMON, "nll", "gradient_norm")
+REUSE = {
+    reuse.kind.name: reuse
+    for reuse in (
+        Reuse(LENGTHS_TABLE, (*_COMMON, "n_prompt")),
+        Reuse(SCORES_TABLE, (*_COMMON, *SUMMARY)),
+        Reuse(ENTROPY_TABLE, (*_COMMON, *ENTROPIES, "nll")),
+        Reuse(TOP50_TABLE, (*_COMMON, "top50_residual")),
+        Reuse(UNPROMPTED_TABLE, (*_COMMON, "unprompted_nll")),
+        Reuse(LOCAL_TABLE, (*_COMMON, "n_steps", "local_naturalness")),
+        Reuse(GRAM_TABLE, (*_GRADIENTS, "g_gram"), "candidates"),
+        Reuse(EXACT_TABLE, (*_GRADIENTS, "g_exact"), "candidates"),
+        # The direction of one gradient: it does not depend on the other candidates.
+        Reuse(FEATURES_TABLE, (*_COMMON, "gradient_norm", "feature")),
+        Reuse(TOKENS, (), but=("questions",)),
+        Reuse(TEXT_TABLE, INDICATORS),
+        Reuse(CORRECTNESS_TABLE, ("correct",), "verdict"),
+    )
+}
+"""Tables whose rows can be taken over. Rows of others are computed: `influence` compares all rows with each
+other in seconds, and a judge has a cache of its own, in which verdicts are found by content too
+(lark/scoring/judge.py).
+"""

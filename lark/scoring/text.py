@@ -15,6 +15,7 @@ from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring.sources import INDICATORS, TEXT_TABLE
+from lark.scoring.taken import Taken
 from lark.store.store import atomic
 from lark.work.operation import Job
 
@@ -46,19 +47,20 @@ def indicators(text: str) -> list[float]:
 def write_indicators(job: Job) -> dict[str, Any]:
     """The indicators of every trajectory, in the pool's order. Returns counts for the manifest."""
     count = 0
+    taken = Taken(job.folder)
     with (
         atomic(job.folder / TEXT_TABLE.file) as draft,
         pq.ParquetWriter(draft, INDICATORS_SCHEMA, compression="zstd") as writer,
     ):
-        for rows in pools.row_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS):
-            writer.write_batch(_batch(rows))
-            count += len(rows)
-    return {"trajectories": count}
+        for table in taken.completed_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS, _table):
+            writer.write_table(table)
+            count += len(table)
+    return {"trajectories": count, **taken.finish()}
 
 
-def _batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     table = []
     for row in rows:
         values = indicators(response_text(row))
         table.append({name: row[name] for name in KEY} | dict(zip(INDICATORS, values, strict=True)))
-    return pa.RecordBatch.from_pylist(table, schema=INDICATORS_SCHEMA)
+    return pa.Table.from_pylist(table, schema=INDICATORS_SCHEMA)

@@ -10,7 +10,7 @@ exists.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -96,11 +96,13 @@ class TrajectoryTokens:
         return np.exp(-self.surprisal)
 
 
-def write_shard(path: Path, trajectories: Iterable[TrajectoryTokens]) -> None:
-    """A shard's file: a row group per run of trajectories of one question."""
+def write_shard(
+    path: Path, trajectories: Iterable[TrajectoryTokens], metadata: Mapping[bytes, bytes] | None = None
+) -> None:
+    """A shard's file: a row group per run of trajectories of one question. `metadata`: further ones."""
     questions: list[str] = []
     n_tokens = 0
-    schema = TOKENS_SCHEMA.with_metadata({ORIGIN: artifact(path)})
+    schema = TOKENS_SCHEMA.with_metadata({ORIGIN: artifact(path), **(metadata or {})})
     # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
     plain: dict[str, Any] = {"use_dictionary": False, "write_statistics": False}
     with atomic(path) as draft:
@@ -196,7 +198,12 @@ def places(folder: Path) -> Places:
 
 def read_trajectories(folder: Path, question_id: str) -> list[TrajectoryTokens]:
     """The candidates of a question with their tokens, in the pool's order. Empty if none were kept."""
-    return _read(folder, question_id, None, _from_table)
+    return [row for table in read_tables(folder, question_id) for row in from_table(table)]
+
+
+def read_tables(folder: Path, question_id: str) -> list[pa.Table]:
+    """The same as they are stored. A question is in several tables if shards divide it."""
+    return _read(folder, question_id, None, lambda table: [table])
 
 
 def candidates(folder: Path, question_id: str) -> list[str]:
@@ -225,7 +232,8 @@ def read_trajectory(folder: Path, question_id: str, candidate_id: str) -> Trajec
     return next((row for row in rows if row.candidate_id == candidate_id), None)
 
 
-def _from_table(table: pa.Table) -> list[TrajectoryTokens]:
+def from_table(table: pa.Table) -> list[TrajectoryTokens]:
+    """The trajectories of a table of a file."""
     lists = {name: _arrays(table.column(name), kind) for name, kind in LIST_TYPES.items()}
     ids = zip(*(table.column(name).to_pylist() for name in ID_COLUMNS), strict=True)
     trajectories = []

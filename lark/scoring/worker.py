@@ -1,12 +1,11 @@
-"""The scoring stage's processes: `lengths` counts tokens, `score` runs the student over the pool once,
-`unprompted` over responses without their prompts and `local` over blocks.
+"""The scoring stage's processes: `score` runs the student over the pool once, `unprompted` over responses
+without their prompts and `local` over blocks.
 
 The scoring pass has up to four outputs: the scores, the entropies and the residuals over the 50 most likely
 tokens if the method needs them, and the statistics of each token if `scoring.tokens` is set. It computes
 what the missing ones need, on the rows that they need.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +18,7 @@ from torch import Tensor
 from lark.models.chat import Encoded
 from lark.models.load import load_chat, load_tokenizer
 from lark.models.pieces import vocabulary_pieces
-from lark.pool import trajectories as pools
-from lark.pool.trajectories import KEY
-from lark.scoring import shards, sources
+from lark.scoring import sources
 from lark.scoring.distribution import top_residual
 from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, score_locally
@@ -37,66 +34,14 @@ from lark.scoring.pool_pass import (
     pass_over,
 )
 from lark.scoring.shards import Shards
+from lark.scoring.sources import ENTROPIES, SUMMARY
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
 from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces
-from lark.store.part_files import intact, write_part
 from lark.work.operation import Job
-from lark.work.sharding import Do, Progress, Shard, Work, in_shards
+from lark.work.sharding import Work, in_shards
 
 TOP = 50
 """Most likely tokens in the residual of `method=lark_top50`."""
-SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
-"""Response tokens: sums of surprisal, residual, clipped rank, ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
-ENTROPIES = ("entropy", "renyi2")
-"""Means over response tokens of the entropies of the student's distribution."""
-
-
-@in_shards
-def lengths(job: Job) -> Work:
-    """Tokens of every trajectory under the student's tokenizer and chat template. A shard is a row group of
-    the pool.
-    """
-    path = job.inputs["pool"] / pools.FILE
-    table = sources.LENGTHS_TABLE
-    groups = {shards.name(table.name, rows): rows for rows in pools.group_rows(path)}
-
-    def missing(wanted: Sequence[Shard]) -> list[Shard]:
-        keys = pa.Table.from_pandas(pools.frame(path, KEY), schema=pa.schema(dict.fromkeys(KEY, pa.string())))
-        if intact(job.folder / table.file, lambda merged: shards.is_lengths(merged, keys)):
-            return []
-
-        def is_done(shard: Shard) -> bool:
-            rows = groups[shard.name]
-            part = keys.slice(rows.start, len(rows))
-            return intact(job.folder / shard.name, lambda stored: shards.is_lengths(stored, part))
-
-        return [shard for shard in wanted if not is_done(shard)]
-
-    @contextlib.contextmanager
-    def load() -> Iterator[Do]:
-        student = job.config.student
-        chat = load_chat(job.weights, student, job.config.pool.turns == "last")
-
-        def do(wanted: Sequence[Shard], progress: Progress) -> None:
-            for shard in wanted:
-                rows = shards.read_rows(path, groups[shard.name], pools.TEXT_COLUMNS)
-                encoded = chat.encode_many(rows, student.max_length)
-                n_prompt = [len(e.ids) - e.n_response for e in encoded]
-                write_part(as_arrow(id_table(rows, encoded, n_prompt=n_prompt)), job.folder / shard.name)
-                progress.update(len(rows))
-
-        yield do
-
-    bounds = [(rows.start, rows.stop) for rows in groups.values()]
-    return Work(
-        [Shard(name, len(rows), len(rows)) for name, rows in groups.items()],
-        missing,
-        load,
-        lambda done: {"shards": bounds},
-        lambda shard: shards.named(shards.read_rows(path, groups[shard.name], KEY)),
-        "tokenising",
-        "traj",
-    )
 
 
 @in_shards

@@ -12,15 +12,28 @@ from typing import Any
 import yaml
 
 from lark.store.manifest import readable_manifest
-from lark.store.store import CONFIG
+from lark.store.store import CONFIG, Artifact
+
+Identity = tuple[Any, Mapping[str, Any]]
 
 
 def siblings(folder: Path, but: Collection[str] = (), unfinished: bool = False) -> list[Path]:
     """Folders of other artifacts of the same kind and version, and with the same `depends` but for these
     keys; the newest first. `unfinished`: also those of interrupted runs.
     """
-    wanted = _identity(folder, but)
-    if wanted is None:
+    return _siblings(folder, _identity(folder, but), but, unfinished)
+
+
+def siblings_of(artifact: Artifact, outputs: Path, but: Collection[str] = ()) -> list[Path]:
+    """The same for an artifact that is planned, and perhaps not made yet."""
+    config = artifact.config()
+    return _siblings(outputs / artifact.folder, _without(config, but), but)
+
+
+def _siblings(
+    folder: Path, wanted: Identity | None, but: Collection[str], unfinished: bool = False
+) -> list[Path]:
+    if wanted is None or not folder.parent.is_dir():
         return []
     started: dict[Path, str] = {}
     for other in folder.parent.iterdir():
@@ -32,11 +45,22 @@ def siblings(folder: Path, but: Collection[str] = (), unfinished: bool = False) 
     return sorted(started, key=lambda other: (started[other], other.name), reverse=True)
 
 
-def _identity(folder: Path, but: Collection[str]) -> tuple[Any, Mapping[str, Any]] | None:
+def description(folder: Path) -> Mapping[str, Any]:
+    """The content of `config.yaml`; empty if it is missing or damaged."""
+    try:
+        values = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _identity(folder: Path, but: Collection[str]) -> Identity | None:
     """The version and `depends` of an artifact; None if its description is missing or damaged."""
     try:
-        description = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-        depends = description["depends"]
-        return description["version"], {key: value for key, value in depends.items() if key not in but}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return _without(description(folder), but)
+    except (KeyError, AttributeError):
         return None
+
+
+def _without(config: Mapping[str, Any], but: Collection[str]) -> Identity:
+    return config["version"], {key: value for key, value in config["depends"].items() if key not in but}

@@ -132,6 +132,8 @@ class Operation:
     """
     forget: Callable[[Path], None] | None = None
     """Before it is forced: deletes what is kept outside the artifact's folder."""
+    prepare: Callable[[Job], None] | None = None
+    """Before it runs, unless it is forced: copies what earlier work has left into the job's folders."""
     curve: str = ""
     """While it runs: a JSON-lines file in its folder that is mirrored to W&B."""
     collect: Callable[[Job, Counts], Counts] | None = None

@@ -22,11 +22,12 @@ from lark.pipeline.pipeline import Pipeline
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
-from lark.scoring import gradient_worker, merging, worker
+from lark.scoring import gradient_worker, merging
 from lark.scoring.influence import correct_or_all, directions, sample
 from lark.scoring.learnability import exact_score
 from lark.scoring.methods import METHODS
 from lark.scoring.shards import Shards
+from lark.scoring.token_counts import lengths
 from tests.conftest import composed, job_of, work_here
 
 CANDIDATES = 5
@@ -49,7 +50,7 @@ def prepare(folder: Path, config: Config, order: list[Trajectory]) -> dict[str, 
     folder.mkdir()
     pools.write(iter(order), folder / pools.FILE, config.pool)
     job = job_of(config, folder, inputs={"pool": folder})
-    merging.collect_lengths(job, worker.lengths(job))
+    merging.collect_lengths(job, lengths(job))
     return {"pool": folder, "lengths": folder}
 
 

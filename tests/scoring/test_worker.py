@@ -28,6 +28,7 @@ from lark.pool import trajectories as pools
 from lark.pool.read import Trajectory
 from lark.pool.trajectories import KEY
 from lark.scoring import forward, gradient_worker, merging, shards, worker
+from lark.scoring.token_counts import lengths
 from lark.scoring.tokens import places, read_pieces, read_trajectories, read_trajectory
 from lark.work import launch
 from tests.conftest import ALONE, composed, job_of, work_here
@@ -52,7 +53,7 @@ def prepare(folder: Path, shuffled: bool = False) -> dict[str, Path]:
 
 def write_lengths(config: Config, folder: Path, inputs: dict[str, Path]) -> None:
     job = job_of(config, folder, inputs=inputs)
-    merging.collect_lengths(job, worker.lengths(job))
+    merging.collect_lengths(job, lengths(job))
 
 
 def cut(lengths: Path, config: Config) -> list[range]:

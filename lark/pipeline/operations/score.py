@@ -22,6 +22,7 @@ from lark.scoring import judge, merging, sources
 from lark.scoring.correctness import write_correctness
 from lark.scoring.influence import validation_file, validation_set
 from lark.scoring.methods import METHODS
+from lark.scoring.take_over import take_over
 from lark.scoring.text import write_indicators
 from lark.store.store import Artifact
 from lark.work.machine import Machine
@@ -79,12 +80,13 @@ def _judge_remedies(config: Config, machine: Machine, longest: int) -> Iterator[
 
 _pass_remedies = partial(_smaller_batches, "score_tokens")
 # Passes of the student over the pool, in shards that all processes share.
-IN_SHARDS: dict[str, Any] = {"allocator": EXPANDABLE, "collect": merging.collect}
+IN_SHARDS: dict[str, Any] = {"allocator": EXPANDABLE, "prepare": take_over, "collect": merging.collect}
 FORWARD: dict[str, Any] = {**IN_SHARDS, "remedies": _pass_remedies}
 
 LENGTHS = Operation(
-    "lengths", "score", "lark.scoring.worker:lengths", processes="one", on_cpu=True,
-    collect=merging.collect_lengths, notice=_report_truncation, cost=score_costs.lengths_cost,
+    "lengths", "score", "lark.scoring.token_counts:lengths", processes="one", on_cpu=True,
+    prepare=take_over, collect=merging.collect_lengths, notice=_report_truncation,
+    cost=score_costs.lengths_cost,
 )  # fmt: skip
 SCORE = Operation(
     "score", "score", "lark.scoring.worker:score", **FORWARD,
@@ -111,8 +113,8 @@ INFLUENCE = Operation(
     "influence", "score", "lark.scoring.gradient_worker:influence", processes="one", allocator=EXPANDABLE,
     check=_check_validation, cost=score_costs.influence_cost, settings=("method.validation",),
 )  # fmt: skip
-TEXT = Operation("text", "score", write_indicators)
-CORRECTNESS = Operation("correctness", "score", write_correctness)
+TEXT = Operation("text", "score", write_indicators, prepare=take_over)
+CORRECTNESS = Operation("correctness", "score", write_correctness, prepare=take_over)
 JUDGE = Operation(
     "judge", "score", "lark.scoring.judge_worker:judge_pool", processes="sharing", gpus=_judge_gpus,
     collect=judge.collect, check=_check_judge, forget=judge.forget, cost=score_costs.judge_cost,

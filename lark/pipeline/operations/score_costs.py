@@ -37,7 +37,10 @@ def lengths_cost(planner: Planner, step: Step) -> Estimate:
     threads = planner.hardware.machine.threads * planner.hardware.machine.processes
     slowdown = SERIAL_SHARE + (1 - SERIAL_SHARE) / threads
     seconds = START_SECONDS["cpu"] + tokens / TOKENISED_PER_SECOND * slowdown
-    estimate = planner.made(step, f"{tokens:,.0f} tokens", 0.0, seconds, 1.0, 1.0, devices=1)
+    work = f"{tokens:,.0f} tokens"
+    if planner.lengths.part is not None:
+        work = f"{planner.lengths.described}, {work}"
+    estimate = planner.made(step, work, 0.0, seconds, 1.0, 1.0, devices=1)
     characters = max(1.0, float(planner.lengths.response.mean()) * CHARACTERS)
     # A shard is a row group of the pool, which is limited in rows and in characters.
     rows = min(pools.ROWS_IN_MEMORY, max(1.0, pools.CHARACTERS_IN_MEMORY / characters))
@@ -108,7 +111,7 @@ def exact_cost(planner: Planner, step: Step) -> Estimate:
     sketched = _sketched_bytes(planner, sketch, tokens)
     memory = (copies * weights + costs.activation_bytes(shape, setup) + sketched) / GIB
     seconds = planner.seconds("training", flops, weights)
-    work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens, forward and backward"
+    work = f"{lengths.described}, {lengths.tokens:,.0f} tokens, forward and backward"
     estimate = planner.made(step, work, flops, seconds, memory, weights / GIB)
     features = 2.0 * config.sketch.features * lengths.trajectories if step.makes(FEATURES_TABLE) else 0.0
     return replace(estimate, kept_gib=features / GIB, shards=_shards(planner, shards.cost(lengths.total)))
@@ -202,7 +205,7 @@ def _pass_cost(
     scores = costs.score_bytes(shape, planner.config.student.attention, longest)
     one_pass = costs.forward_bytes(shape, max(tokens or batch, longest), element, scores)
     memory = (weights + hidden + one_pass) / GIB
-    work = f"{lengths.trajectories:,} trajectories, {lengths.tokens:,.0f} tokens"
+    work = f"{lengths.described}, {lengths.tokens:,.0f} tokens"
     seconds = planner.seconds("forward", flops, weights)
     estimate = planner.made(step, work, flops, seconds, memory, weights / GIB, paper)
     return replace(estimate, shards=_shards(planner, load))
