@@ -14,7 +14,9 @@ from lark.names import is_demo
 
 ANSWER_FORMATS = ("numeric", "choice", "free_form")
 ANSWERS = ("box", "tags", "hashes", "last_number")
-"""Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last number."""
+"""Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last
+number.
+"""
 HYGIENE = {
     "loops": 0.5,
     "conclusion": 0.5,

@@ -77,7 +77,8 @@ class Shape:
     norms: int = 2
     """RMSNorms of a layer, without those of queries and keys."""
     beside: int = 0
-    """Parameters of a layer that nothing above counts: gpt-oss's attention sinks and the bias of its output."""
+    """Parameters of a layer that nothing above counts: gpt-oss's attention sinks and the bias of its output.
+    """
     vision: int = 0
     """Parameters of a multimodal model that text does not reach. They are loaded, but not trained."""
     needs_eager: bool = False
@@ -127,8 +128,8 @@ class Shape:
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of one layer that multiply every token: Q, K, V, O and the three matrices of SwiGLU. With
-        experts, the router and those matrices of the active ones.
+        """Parameters of one layer that multiply every token: Q, K, V, O and the three matrices of SwiGLU.
+        With experts, the router and those matrices of the active ones.
         """
         router = 0 if self.experts is None else self.experts.count
         return self.hidden * (2 * self.attention_width + 2 * self.kv_width + 3 * self.intermediate + router)

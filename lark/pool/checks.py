@@ -203,7 +203,8 @@ def without_request(identity: Any, where: str) -> LarkError:
 def not_a_log(error: Exception, where: str) -> LarkError:
     """A row that has the columns of a tool's log, with other values in them."""
     return LarkError(
-        f"{where}: its columns are those of a log, but not its values ({first_line(error)}). Remove the row, or"
+        f"{where}: its columns are those of a log, but not its values ({first_line(error)}). Remove the"
+        " row, or"
         " name another layout with pool.layout (see docs/own-pool.md)."
     )
 

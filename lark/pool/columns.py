@@ -150,7 +150,7 @@ class Columns:
         return stored in CERTAIN or self.fields.get(name) == stored
 
     def label(self, name: str) -> Any:
-        """The label of a row that is one trajectory. A list in a column with a common name has other values."""
+        """The label of a row that is one trajectory. Lists in columns with common names have other values."""
         stored = self.stored(name)
         if stored is None:
             return None

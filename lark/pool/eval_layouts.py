@@ -1,4 +1,4 @@
-"""Layouts of evaluation logs: lm-eval, Inspect, Every Eval Ever. Their verdicts are those of their scorers."""
+"""Layouts of evaluation logs: lm-eval, Inspect, Every Eval Ever. Verdicts are those of their scorers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

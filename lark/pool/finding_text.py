@@ -7,9 +7,11 @@ from lark.printing import some
 
 FAULTS = {
     "loops": "repeat {threshold:.0%} of their text or more",
-    "conclusion": "give the gold answer as their conclusion with {threshold:.0%} of their reasoning still to come",
+    "conclusion": "give the gold answer as their conclusion with {threshold:.0%} of their reasoning still"
+    " to come",
     "scripts": "have {threshold:.1%} or more of their text in a script that the question does not have",
-    "branching": "turn to another thought (Wait, Alternatively, …) {threshold:g} or more times per 1,000 words",
+    "branching": "turn to another thought (Wait, Alternatively, …) {threshold:g} or more times per 1,000"
+    " words",
     "empty": "have fewer than {threshold:g} words beside their final answer",
     "refusals": "decline to answer",
 }
@@ -62,7 +64,8 @@ def _disagreement(finding: Mapping[str, Any]) -> str:
     examples = some(shown(name, 120) for name in finding["examples"])
     return (
         f"the pool's verdict and the answer in the response disagree on {total:,} of {finding['compared']:,}"
-        f" trajectories ({finding['right']:,} are right by the pool), by {finding['by']}: {groups}. The pool's"
+        f" trajectories ({finding['right']:,} are right by the pool), by {finding['by']}: {groups}. The"
+        " pool's"
         f" verdict counts. Examples: {examples}."
     )
 
@@ -77,7 +80,10 @@ def _unread(finding: Mapping[str, Any]) -> Iterator[str]:
                 f"{counts['read']:,} {PLACES[place]}, and {counts['right']:,} of these are the gold answer"
                 f" ({setting(place, finding)})"
             )
-    note = f"{total:,} trajectories have a gold answer, but no answer that was read, so their correctness is unknown"
+    note = (
+        f"{total:,} trajectories have a gold answer, but no answer that was read, so their correctness is"
+        " unknown"
+    )
     yield f"{note}: {'; '.join(sentences)}." if sentences else f"{note} (see pool.answer_from)."
 
 

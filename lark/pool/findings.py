@@ -1,4 +1,6 @@
-"""What a pool's summary finds in its trajectories: faults, verdicts that disagree, answers that are not read."""
+"""What a pool's summary finds in its trajectories: faults, verdicts that disagree, answers that are not
+read.
+"""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -115,7 +117,7 @@ class Findings:
         return dict(sorted(rates.items(), key=lambda pair: -pair[1]))
 
     def _disagreements(self) -> dict[str, Any]:
-        """Trajectories whose verdict and answer disagree: how many the pool calls right, and where they are."""
+        """Trajectories whose verdict and answer disagree: how many are right by the pool, and where they are."""
         right = self.disagreements["right"]
         wrong = self.disagreements["wrong"]
         if not right + wrong:

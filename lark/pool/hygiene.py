@@ -1,4 +1,5 @@
-"""What spoils long traces: loops, text after the conclusion, mixed scripts, branching, no reasoning, refusals.
+"""What spoils long traces: loops, text after the conclusion, mixed scripts, branching, no reasoning,
+refusals.
 
 Every trajectory of a pool is measured while it is read, so a measure costs microseconds: it counts
 characters and compares hashes. `pool.drop` and `pool.trim` act on what the summary reports.
@@ -18,7 +19,9 @@ from lark.pool.trajectory import Trajectory
 FAULTS_VERSION = 1
 """Version of the measures. Only a pool with pool.drop or pool.trim depends on it."""
 SHORTEST_LOOP = 2000
-"""Characters of a text in which loops are looked for. Shorter ones that repeat themselves are lists and grids."""
+"""Characters of a text in which loops are looked for. Shorter ones that repeat themselves are lists and
+grids.
+"""
 SHORTEST_TAIL = 400
 """Characters after a conclusion that are worth counting."""
 SHORTEST_REASONING = 200
@@ -32,8 +35,10 @@ CONCLUDES = re.compile(r"\\boxed\s*\{|<answer>|####|\banswer\b[^.?\n]*?(?:\bis\b
 """Marks and words before an answer that is given as the answer. (`Therefore` and `thus` also begin steps.)"""
 FEWEST_BRANCHES = 5
 REFUSES = re.compile(
-    r"\s*(?:i'?m (?:very |really )?sorry|sorry|i apologi[sz]e|unfortunately|as an ai\b|i (?:can(?:'|no)?t|cannot|am unable"
-    r"|won'?t|must decline|am not able))[^\n]{0,120}?\b(?:assist|help|comply|provide|fulfil|answer|support|engage|do that"
+    r"\s*(?:i'?m (?:very |really )?sorry|sorry|i apologi[sz]e|unfortunately|as an ai\b|i "
+    r"(?:can(?:'|no)?t|cannot|am unable"
+    r"|won'?t|must decline|am not"
+    r" able))[^\n]{0,120}?\b(?:assist|help|comply|provide|fulfil|answer|support|engage|do that"
     r"|continue|able|decline|discuss|create|generate)\b",
     re.IGNORECASE,
 )
@@ -194,7 +199,7 @@ def trimmed(trajectory: Trajectory, threshold: float) -> Trajectory:
 
 
 def _final_part(text: str, end: int) -> int:
-    """Where the paragraph with the final answer begins; the end of the text if what is kept has one already."""
+    """Where the paragraph with the final answer begins; the text's end if what is kept has one already."""
     mark = max(text.rfind("\\boxed"), text.rfind(OPEN), text.rfind(HASHES))
     if mark < end:
         return len(text)

@@ -14,7 +14,9 @@ from lark.pool.mixing import naming
 from lark.store.store import Checksums
 
 READING = 2
-"""Version of how the rows of files and of datasets are read. The demo, and the paper's pool, do not depend on it."""
+"""Version of how the rows of files and of datasets are read. The demo, and the paper's pool, do not depend
+on it.
+"""
 
 
 def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:

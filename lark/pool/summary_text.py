@@ -123,7 +123,8 @@ def _file_hints(counts: Counts) -> Iterator[str]:
         yield f"{rows:,} rows or parts of rows are not read: {shown(reason)}."
     if "named_by_file" in counts:
         yield (
-            f"{counts['named_by_file']:,} trajectories have no teacher and are named after their files. To name"
+            f"{counts['named_by_file']:,} trajectories have no teacher and are named after their files. To"
+            " name"
             " another column, use pool.fields.teacher=<column>."
         )
     empty = counts.get("empty_files", [])

@@ -49,7 +49,9 @@ class Trajectory:
 
     @cached_property
     def spoken(self) -> str:
-        """What the teacher wrote: reasoning and text of all assistant turns, without calls and their results."""
+        """What the teacher wrote: reasoning and text of all assistant turns, without calls and their
+        results.
+        """
         if self.conversation is None:
             return f"{self.thinking}\n{self.response}" if self.thinking else self.response
         texts = []

@@ -142,7 +142,9 @@ def _write_table(path: Path, taken: Taken, rows: Sequence[int], computed: Sequen
 def _write_tokens(
     path: Path, taken: Taken, rows: Sequence[int], computed: Sequence[int], trajectories: Any
 ) -> None:
-    """The same for statistics of tokens. Of the computed rows, only those of the output's questions have them."""
+    """The same for statistics of tokens. Of the computed rows, only those of the output's questions have
+    them.
+    """
     requested = set(rows)
     own = [row for row in computed if row in requested]
     write_shard(path, *taken.completed_tokens(rows, own, trajectories or []))

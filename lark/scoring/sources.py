@@ -65,7 +65,9 @@ SOURCES: dict[str, ColumnSource] = {
 
 
 SUMMARY = ("nll", "brier", "rank_sum", "ties", "p_gold", "wrong_p2", "sum_p2")
-"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ p²."""
+"""Sums over response tokens of surprisal, residual, clipped rank and ties; means of p(y), Σ_{v≠y} p² and Σ
+p².
+"""
 ENTROPIES = ("entropy", "renyi2")
 """Means over response tokens of the entropies of the student's distribution."""
 By = Literal["conversation", "candidates", "verdict"]

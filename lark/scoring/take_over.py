@@ -62,7 +62,9 @@ class Source:
 
     @classmethod
     def of(cls, folder: Path) -> "Source | None":
-        """None if its rows cannot be identified: its pool is not there, or not the one that it was made from."""
+        """None if its rows cannot be identified: its pool is not there, or not the one that it was made
+        from.
+        """
         manifest = readable_manifest(folder)
         if manifest is None or "pool" not in manifest.inputs:
             return None

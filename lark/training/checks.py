@@ -55,7 +55,7 @@ def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | Non
 
 
 def needs_mask(student: Student, shape: Shape | None) -> bool:
-    """True if attention needs a mask of the whole sequence, by its setting or because `auto` will be eager."""
+    """True if attention needs a mask of the whole sequence: by its setting, or as `auto` will be eager."""
     is_eager = student.attention == "auto" and shape is not None and shape.needs_eager
     return is_eager or student.attention in NEEDS_MASK
 

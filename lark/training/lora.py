@@ -72,8 +72,8 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> nn.Module:
     """
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # not needed elsewhere, and takes a second
 
-    # Full names. PEFT's own "all-linear" would also adapt the 3-D experts of some mixtures, which `merged` does
-    # not support, and any short name would adapt a vision tower, which text does not reach.
+    # Full names. PEFT's own "all-linear" would also adapt the 3-D experts of some mixtures, which `merged`
+    # does not support, and any short name would adapt a vision tower, which text does not reach.
     targets = sorted(_targets(model, lora))
     settings = LoraConfig(
         r=lora.rank,
@@ -114,7 +114,7 @@ def _without_adapters(model: PreTrainedModel) -> list[str]:
 
 
 def _targets(model: PreTrainedModel, lora: Lora) -> set[str]:
-    """Names of the layers to adapt: linear ones, the only ones that `merged` supports. The head is not one."""
+    """Names of the layers to adapt: linear ones, which `merged` supports, but not the head."""
     head = model.get_output_embeddings()
     used = {head, *text_part(model).modules()}
     layers = {name: layer for name, layer in model.named_modules() if layer in used}

@@ -42,7 +42,8 @@ TOKENIZERS = {
 MIXTURES: dict[str, tuple[dict[str, Any], int, int]] = {
     "Qwen3-30B-A3B": (
         {
-            "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
+            "num_attention_heads": 32,
             "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
             "moe_intermediate_size": 768, "intermediate_size": 6144, "decoder_sparse_step": 1,
             "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,

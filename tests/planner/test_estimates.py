@@ -132,7 +132,8 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
     [
         (
             ["hardware=a100x1"],
-            "use hardware.offload=optimizer (slower, with at least 20 bytes per parameter in the host's memory).",
+            "use hardware.offload=optimizer (slower, with at least 20 bytes per parameter in the host's"
+            " memory).",
         ),
         (["hardware=a100x8", "hardware.zero=0"], "hardware.zero=2"),
         (["hardware=a100x8", "hardware.memory_gib=52"], "hardware.offload=optimizer"),

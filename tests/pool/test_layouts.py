@@ -753,7 +753,8 @@ COLUMNS = st.sampled_from(
         *(name for names in NAMES.values() for name in names),
         *(name for _, names in LAYOUT_NAMES.values() for name in names),
         "t_thinking", "t_attempt", "t_grade", "solution_1", "solution_2", "session", "steps", "agent", "eval",
-        "samples", "sample_id", "evaluation_id", "evaluation", "doc_id", "doc", "arguments", "resps", "results",
+        "samples", "sample_id", "evaluation_id", "evaluation", "doc_id", "doc", "arguments",
+        "resps", "results",
         "responses_create_params", "custom_id", "request", "error",
     ]
 )  # fmt: skip
