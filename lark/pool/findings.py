@@ -117,7 +117,7 @@ class Findings:
         return dict(sorted(rates.items(), key=lambda pair: -pair[1]))
 
     def _disagreements(self) -> dict[str, Any]:
-        """Trajectories whose verdict and answer disagree: how many are right by the pool, and where they are."""
+        """Trajectories whose verdict and answer disagree: how many the pool calls right, and where."""
         right = self.disagreements["right"]
         wrong = self.disagreements["wrong"]
         if not right + wrong:
