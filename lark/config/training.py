@@ -8,7 +8,7 @@ from omegaconf import MISSING
 from lark.config.checks import Section, require
 
 OBJECTIVES = ("nll", "dft", "entropy")
-LARGEST_RATE, LARGEST = 1e6, 1e30
+LARGEST_RATE, LARGEST, LARGEST_FACTOR = 1e6, 1e30, 1e6
 """Limits that no recipe needs. Arithmetic in float32 overflows not far above them."""
 
 
@@ -115,12 +115,26 @@ class Training:
     student's tokenizer. A copy of a selection's train.jsonl with this field added will do. None: every
     token counts 1.
     """
+    thinking_weight: float = 1.0
+    """Factor of the tokens of thinking, with the tag that closes it. 0 leaves them out of the loss and of its
+    mean. Weights of messages and trajectories multiply it.
+    """
+    answer_weight: float = 1.0
+    """Factor of all other tokens of the assistant's turns."""
 
     def __post_init__(self) -> None:
         section = Section("training", self)
         section.one_of("objective", OBJECTIVES)
         is_file = self.token_weights is None or Path(self.token_weights).expanduser().is_file()
         section.require("token_weights", is_file, "there is no such file; give a JSONL file")
+        for key in ("thinking_weight", "answer_weight"):
+            is_weight = 0 <= getattr(self, key) <= LARGEST_FACTOR
+            section.require(key, is_weight, f"must be a number from 0 to {LARGEST_FACTOR:g}")
+        are_factors = self.thinking_weight > 0 or self.answer_weight > 0
+        section.require("answer_weight", are_factors, "must not be 0 if training.thinking_weight is")
+        are_equal = self.thinking_weight == self.answer_weight == 1
+        rule = "already weights every token: leave out training.thinking_weight and training.answer_weight"
+        section.require("token_weights", are_equal or self.token_weights is None, rule)
         section.one_of("schedule", ("cosine", "linear", "constant"))
         is_rate = 0 < self.learning_rate <= LARGEST_RATE
         section.require("learning_rate", is_rate, f"must be positive and at most {LARGEST_RATE:g}")

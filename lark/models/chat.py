@@ -49,6 +49,8 @@ class Encoded:
     """Start and end of each response token in `text`, if requested; (0, 0) for the end of the turn."""
     text: str | None = None
     """The response's text, if offsets are requested."""
+    token_weights: tuple[float, ...] | None = None
+    """One per response token, from the weights of messages and `Factors`. None: all are 1."""
 
     @property
     def n_response(self) -> int:
@@ -65,6 +67,17 @@ class Encoded:
     def response(self) -> list[int]:
         """Ids of the response tokens."""
         return [token for start, stop in self.turns for token in self.ids[start:stop]]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Weights of the tokens of thinking, and of all others of an assistant turn. 0 makes them context."""
+
+    thinking: float = 1.0
+    answer: float = 1.0
+
+
+EQUAL = Factors()
 
 
 @dataclass(frozen=True)
@@ -143,9 +156,11 @@ class ChatFormat:
         return self.encode_dialogues(dialogues, max_length, offsets)
 
     def encode_dialogues(
-        self, dialogues: Sequence[Dialogue], max_length: int, offsets: bool = False
+        self, dialogues: Sequence[Dialogue], max_length: int, offsets: bool = False, factors: Factors = EQUAL
     ) -> list[Encoded]:
-        """Conversations as token ids. `offsets`: also where each response token is in the response's text."""
+        """Conversations as token ids. `offsets`: also where each response token is in the response's text.
+        `factors`: weights of the tokens of thinking and answers in training.
+        """
         if offsets:
             return [self._with_offsets(dialogue, max_length) for dialogue in dialogues]
         conversations = [self.renderer.segments(dialogue) for dialogue in dialogues]
@@ -156,7 +171,7 @@ class ChatFormat:
         encoded = []
         for segments in conversations:
             parts = [ids_of[segment.text] for segment in segments]
-            encoded.append(self._join(segments, parts, max_length))
+            encoded.append(self._join(segments, parts, max_length, factors))
         return encoded
 
     @property
@@ -174,19 +189,55 @@ class ChatFormat:
         messages = opening(question, system, self.options.instruction)
         return self.renderer.template.prompt(self.literal.shield(messages))
 
-    def _join(self, segments: Sequence[Segment], parts: Sequence[Sequence[int]], max_length: int) -> Encoded:
+    def _join(
+        self,
+        segments: Sequence[Segment],
+        parts: Sequence[Sequence[int]],
+        max_length: int,
+        factors: Factors = EQUAL,
+    ) -> Encoded:
         """One sequence of all segments, with the end of the last turn."""
         ids = joined(parts)
         ids.append(self.end_of_turn)
+        sizes, weights = self._weighted_spans(segments, [len(part) for part in parts], factors)
         # Turns after the limit become empty, and are left out below.
-        edges = [min(edge, max_length) for edge in accumulate(map(len, parts), initial=0)]
-        spans = zip(pairwise(edges), segments, strict=True)
-        prompt, *context = [span for span, segment in spans if not segment.loss]
+        edges = [min(edge, max_length) for edge in accumulate(sizes, initial=0)]
+        spans = list(zip(pairwise(edges), weights, strict=True))
+        prompt, *context = [span for span, weight in spans if not weight]
         within = tuple((start, stop) for start, stop in context if start < stop)
-        return Encoded(ids[:max_length], prompt[1], len(ids) > max_length, within)
+        encoded = Encoded(ids[:max_length], prompt[1], len(ids) > max_length, within)
+        if all(weight in (0, 1) for weight in weights):
+            return encoded
+        token_weights = chain.from_iterable(
+            [weight] * (stop - start) for (start, stop), weight in spans if weight
+        )
+        return replace(encoded, token_weights=tuple(token_weights))
+
+    def _weighted_spans(
+        self, segments: Sequence[Segment], tokens: Sequence[int], factors: Factors
+    ) -> tuple[list[int], list[float]]:
+        """Sizes of the parts of a sequence that have one weight each, and these weights; 0 is context."""
+        sizes: list[int] = []
+        weights: list[float] = []
+        for segment, length in zip(segments, tokens, strict=True):
+            thinking = 0
+            if segment.thinking and factors.thinking != factors.answer:
+                thinking = self._thinking_tokens(segment)
+                sizes.append(thinking)
+                weights.append(segment.weight * factors.thinking)
+            sizes.append(length - thinking)
+            weights.append(segment.weight * factors.answer)
+        sizes[-1] += 1  # the end of the last turn
+        return sizes, weights
+
+    def _thinking_tokens(self, turn: Segment) -> int:
+        """Tokens of the turn's thinking: a token belongs to the part that contains its first character."""
+        checks.require_offsets(self.tokenizer, "training.thinking_weight")
+        _, places = self.literal.offsets(turn.text)
+        return sum(start < turn.thinking for start, _ in places)
 
     def _with_offsets(self, dialogue: Dialogue, max_length: int) -> Encoded:
-        checks.require_offsets(self.tokenizer)
+        checks.require_offsets(self.tokenizer, "method=local_naturalness")
         segments = self.renderer.segments(dialogue)
         checks.require_one_response(len(segments))
         prompt, response = segments

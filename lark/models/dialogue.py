@@ -2,25 +2,27 @@
 loss.
 
 Most trajectories are a question and a response. Others have several turns, tool calls and tool results. An
-assistant message with `weight: 0` is context: it is neither scored nor trained on. (The key is the one that
-hosted trainers use.)
+assistant message with `weight: 0` is context: it is neither scored nor trained on. Another weight multiplies
+the loss of the message's tokens in training, and changes no score. (The key is the one that hosted trainers
+use.)
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.reading.fields import Fields
-from lark.reading.untrusted import quoted
 
 Message = Mapping[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
 OPEN = "<think>"
 CLOSE = "</think>"
+LARGEST_WEIGHT = 1e6
+"""Largest weight of a message or a token. A larger one would only make the loss overflow."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class Dialogue:
         """Whether only the last message carries loss, so that everything before it is its prompt."""
         return self.turns == [len(self.messages) - 1]
 
+    def without_tail(self) -> "Dialogue":
+        """Without the messages after the last turn with loss: nothing that is trained on sees them."""
+        turns = self.turns
+        end = turns[-1] + 1 if turns else 0
+        return self if end == len(self.messages) else replace(self, messages=self.messages[:end])
+
 
 def check_messages(messages: Any, where: str) -> None:
     """Refuse a value that is not a conversation of a training set. `where`: its line."""
@@ -66,11 +74,11 @@ def _is_message(message: Any) -> bool:
 
 
 def _check_weight(message: Message, where: str) -> None:
-    if message["role"] == "assistant" and message.get("weight") not in (0, 1, None):
-        raise LarkError(
-            f"{where}: the `weight` of a message must be 0 (context) or 1, not {quoted(message['weight'])}."
-            " The weight of the trajectory is beside `messages`."
-        )
+    weight = message.get("weight")
+    if message["role"] != "assistant" or weight is None or isinstance(weight, bool):
+        return
+    remedy = "It is the weight of a message; the weight of the trajectory is beside `messages`."
+    Fields(message, where).number("weight", LARGEST_WEIGHT, remedy)
 
 
 def _check_calls(message: Message, where: str) -> None:
@@ -127,14 +135,26 @@ def dialogue_of(
     stored = row.get("conversation")
     if stored:
         values = json.loads(stored)
-        *context, last = values["messages"]
+        dialogue = Dialogue(values["messages"], values.get("tools"))
+        if _is_exchange(dialogue):
+            context = opening(row["question"], row["system"], instruction)
+            return Dialogue([*context, dialogue.messages[-1]])
+        *context, last = dialogue.without_tail().messages
         if last_only:
             context = [_as_context(message) for message in context]
-        return Dialogue([*context, last], values.get("tools"))
+        return replace(dialogue, messages=[*context, last])
     response = {"role": "assistant", "content": row["response"]}
     if row.get("thinking"):
         response["reasoning_content"] = row["thinking"]
     return Dialogue([*opening(row["question"], row["system"], instruction), response])
+
+
+def _is_exchange(dialogue: Dialogue) -> bool:
+    """Whether this is a question and a response, which is stored as messages only if it has a weight."""
+    *context, last = dialogue.messages
+    roles = [message["role"] for message in context]
+    has_tools = bool(dialogue.tools) or "tool_calls" in last
+    return roles in (["user"], ["system", "user"]) and not has_tools
 
 
 def _as_context(message: Message) -> Message:
@@ -154,6 +174,21 @@ def split_thinking(message: Message) -> tuple[str | None, str]:
     if not close or OPEN in thinking:
         return None, content
     return thinking.strip("\n") or None, answer.lstrip("\n")
+
+
+def end_of_thinking(turn: str, message: Message) -> int:
+    """Where the thinking of an assistant message ends in its rendered turn, with the tag that closes it. 0
+    without thinking.
+    """
+    thinking = (split_thinking(message)[0] or "").strip()
+    if not thinking:
+        return 0
+    start = turn.find(thinking)
+    # A template that changes white space in the thinking still closes it.
+    end = start + len(thinking) if start >= 0 else 0
+    before, close, _ = turn[end:].partition(CLOSE)
+    is_its_tag = bool(close) and (start < 0 or not before.strip())
+    return end + len(before) + len(close) if is_its_tag else end
 
 
 def as_text(message: Message) -> str:

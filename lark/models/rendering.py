@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lark.models import template_checks as checks
 from lark.models.chat_template import QUESTION, THINKING_KEYS, ChatTemplate
-from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, split_thinking
-from lark.models.literal import MARK, Literal
+from lark.models.dialogue import CLOSE, OPEN, Dialogue, Message, as_text, end_of_thinking, split_thinking
+from lark.models.literal import MARK, Literal, unshield
 from lark.models.tool_text import forms, left_out, uses_tools
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ class Segment:
     """A part of a rendered conversation. Field texts are shielded (lark/models/literal.py)."""
 
     text: str
-    loss: bool
+    weight: float = 0.0
+    """Of the message of an assistant turn; 0 for context."""
+    thinking: int = 0
+    """Characters of the turn, without marks, up to the end of its thinking and of the tag that closes it."""
+
+    @property
+    def loss(self) -> bool:
+        return self.weight != 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,13 @@ class Renderer:
         history = [self._written(message) for message in before]
         prompt = self.template.prompt(history, dialogue.tools)
         turn = LastTurn(prompt, history, _as_templates_expect(self._last_message(last)), dialogue.tools)
-        return [Segment(prompt, loss=False), Segment(self._last_turn(turn), loss=True)]
+        return [Segment(prompt), self._turn(self._last_turn(turn), last)]
+
+    def _turn(self, text: str, message: Message) -> Segment:
+        """An assistant turn with the weight of its message, and where its thinking ends."""
+        weight = message.get("weight")
+        end = 0 if self.thinking == "drop" else end_of_thinking(text, message)
+        return Segment(text, 1.0 if weight is None else float(weight), len(unshield(text[:end])))
 
     # The last turn: everything before it is its prompt.
 
@@ -192,8 +205,8 @@ class Renderer:
             checks.require_stable_turns(self.tokenizer, conversation, prompt, index + 1, len(messages))
             start = len(prompt)
             end = self._end_of_turn(conversation, start, messages, index, dialogue.tools)
-            segments.append(Segment(conversation[done:start], loss=False))
-            segments.append(Segment(conversation[start:end], loss=True))
+            segments.append(Segment(conversation[done:start]))
+            segments.append(self._turn(conversation[start:end], dialogue.messages[index]))
             done = end
         return segments
 

@@ -123,11 +123,12 @@ def refuse_open_turn(tokenizer: "PreTrainedTokenizerBase", turn: int) -> NoRetur
 # Offsets of tokens in the text of a response.
 
 
-def require_offsets(tokenizer: "PreTrainedTokenizerBase") -> None:
+def require_offsets(tokenizer: "PreTrainedTokenizerBase", setting: str) -> None:
+    """Refuse a tokenizer without offsets. `setting`: what needs them."""
     if not tokenizer.is_fast:
         raise LarkError(
-            f"The tokenizer of {tokenizer.name_or_path} cannot map tokens to characters, which "
-            "method=local_naturalness needs: use a student with a fast tokenizer (tokenizer.json)."
+            f"The tokenizer of {tokenizer.name_or_path} cannot map tokens to characters, which"
+            f" {setting} needs: use a student with a fast tokenizer (tokenizer.json)."
         )
 
 

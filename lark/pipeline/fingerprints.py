@@ -79,6 +79,8 @@ def training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
         "held_out": held_out is not None,
         "objective": training.objective != "nll",
         "token_weights": training.token_weights is not None,
+        "thinking_weight": training.thinking_weight != 1,
+        "answer_weight": training.answer_weight != 1,
     }
     return {key: value for key, value in part.items() if is_used.get(key, True)}
 

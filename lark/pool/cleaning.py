@@ -65,6 +65,10 @@ class Tally:
     incomplete: int = 0
     cut: int = 0
     """Conversations whose last turns are left out, because no assistant turn follows them."""
+    weighted: int = 0
+    """Trajectories in which a turn is masked or has another weight than 1."""
+    masked: int = 0
+    """Trajectories that are left out because every assistant turn is masked."""
     special: int = 0
     examples: list[str] = field(default_factory=list)
     """The first trajectories with text like control tokens."""
@@ -120,6 +124,8 @@ class Tally:
         self.empty |= other.empty
         self.incomplete += other.incomplete
         self.cut += other.cut
+        self.weighted += other.weighted
+        self.masked += other.masked
         self.without.update(other.without)
         self.verdict_columns |= other.verdict_columns
         self.named_by_file += other.named_by_file
@@ -154,6 +160,8 @@ class Tally:
             "notes": self.notes,
             "incomplete": self.incomplete,
             "cut": self.cut,
+            "weighted": self.weighted,
+            "masked": self.masked,
             "without": dict(sorted(self.without.items())),
             "verdict_columns": sorted(self.verdict_columns - {"correct"}),
             "named_by_file": self.named_by_file,

@@ -13,7 +13,7 @@ from lark.pool.hub import is_remote
 from lark.pool.mixing import naming
 from lark.store.store import Checksums
 
-READING = 2
+READING = 3
 """Version of how the rows of files and of datasets are read. The demo, and the paper's pool, do not depend
 on it.
 """

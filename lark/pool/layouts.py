@@ -16,7 +16,7 @@ from lark.pool.columns import NAMES, Columns
 from lark.pool.drafts import DraftTrajectory, Read, one, shaped
 from lark.pool.eval_layouts import every_eval, inspect, is_every_eval, is_inspect, is_lm_eval, lm_eval
 from lark.pool.generation_lists import LISTS, Labels, aligned, listed
-from lark.pool.messages import Message, Turns, normalised, turns, unused_keys
+from lark.pool.messages import Message, Turns, normalised, turns
 from lark.pool.rollout_layouts import (
     is_nemo_gym,
     is_openai_batch,
@@ -26,6 +26,7 @@ from lark.pool.rollout_layouts import (
     reasoning_gym,
 )
 from lark.pool.teachers import TeacherColumns, find_teachers
+from lark.pool.unused_keys import unused_keys
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
 

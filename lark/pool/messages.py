@@ -1,12 +1,13 @@
 """Chat messages in one form, however they are stored: roles, text, reasoning, tool calls and tool results."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from lark.errors import LarkError
+from lark.models.dialogue import Dialogue
 from lark.pool.checks import (
     Message,
     check_no_reasoning,
@@ -19,6 +20,7 @@ from lark.pool.checks import (
 )
 from lark.pool.cleaning import has_no_text
 from lark.pool.tool_calls import check_results, stored_calls, tool_calls, tool_descriptions
+from lark.pool.turn_weights import turn_weight
 from lark.reading.fields import Fields
 from lark.reading.untrusted import described
 
@@ -46,10 +48,6 @@ CALLS = ("function_call", "tool_call")
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's reasoning. We store it as `reasoning_content`."""
 TEXT_PARTS = ("text", "input_text", "output_text")
-KEYS = {"role", "from", "content", "value", "tool_call_id", "name"}
-ASSISTANT_KEYS = {"tool_calls", "function_call", *REASONING}
-"""Keys that are read in assistant turns only."""
-
 
 @dataclass(frozen=True)
 class Turns:
@@ -60,7 +58,9 @@ class Turns:
     system: str | None = None
     thinking: str | None = None
     messages: list[Message] | None = None
-    """All turns, if there is more than an optional system turn, a user turn and an assistant's text."""
+    """All turns, if there is more than an optional system turn, a user turn and an assistant's text. A weight
+    of the assistant's turn is more.
+    """
     tools: list[Any] | None = None
     cut: bool = False
     """Whether the conversation continued after its last assistant turn. Those turns are left out."""
@@ -74,6 +74,16 @@ class Turns:
             return has_no_text(self.response)
         answers = [message for message in self.messages if message["role"] == "assistant"]
         return any("tool_calls" not in message and has_no_text(message["content"]) for message in answers)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether a turn is masked or has another weight than 1."""
+        return any("weight" in message for message in self.messages or ())
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether every assistant turn is masked, so that nothing can be trained on."""
+        return self.messages is not None and not Dialogue(self.messages).turns
 
     def conversation(self, where: str) -> str | None:
         """The messages and tools as JSON text, or None for a single exchange."""
@@ -104,24 +114,6 @@ def normalised(value: Any, where: str, name: str) -> list[Message]:
     return [_message(message, f"{where}, message {number}") for number, message in numbered]
 
 
-def unused_keys(value: Any, name: str) -> frozenset[str]:
-    """Keys of stored messages that have a value but are not read, as `messages.refusal`."""
-    messages = value if isinstance(value, list) else []
-    unused: set[str] = set()
-    for message in messages:
-        if isinstance(message, dict):
-            unused.update(f"{name}.{key}" for key in _unread(message))
-    return frozenset(unused)
-
-
-def _unread(message: Mapping[str, Any]) -> Iterator[str]:
-    is_assistant = ROLES.get(_role_name(message)) == "assistant"
-    read = KEYS | ASSISTANT_KEYS if is_assistant else KEYS
-    for key in message.keys() - read:
-        if message[key] not in (None, "", [], {}):
-            yield key
-
-
 def turns(
     messages: list[Message], where: str, name: str, system: str | None = None, tools: Any = None
 ) -> Turns:
@@ -144,7 +136,8 @@ def turns(
     opening = [message["content"] for message in dialogue[:start]]
     answer = dialogue[-1]
     descriptions = tool_descriptions(tools, where)
-    is_single = start <= 1 and end == start + 2 and "tool_calls" not in answer and not descriptions
+    is_plain = "tool_calls" not in answer and "weight" not in answer
+    is_single = start <= 1 and end == start + 2 and is_plain and not descriptions
     return Turns(
         question=dialogue[start]["content"],
         response=answer["content"],
@@ -168,7 +161,7 @@ def _message(raw: Mapping[str, Any], where: str) -> Message:
 
 def _role(raw: Mapping[str, Any], where: str) -> str:
     """One of our roles. If both `role` and `from` have one, they agree."""
-    role = ROLES.get(_role_name(raw))
+    role = ROLES.get(role_name(raw))
     if role is None:
         raise unknown_role(_stored_role(raw), ROLES, where)
     other = ROLES.get(str(raw.get("from")).lower(), role)
@@ -180,7 +173,7 @@ def _stored_role(raw: Mapping[str, Any]) -> Any:
     return raw.get("role") or raw.get("from")
 
 
-def _role_name(raw: Mapping[str, Any]) -> str:
+def role_name(raw: Mapping[str, Any]) -> str:
     """The stored name of the role in lower case."""
     return str(_stored_role(raw)).lower()
 
@@ -208,16 +201,19 @@ def _plain_turn(role: str) -> Callable[[Mapping[str, Any], Any, str], Message]:
 
 
 def _assistant_turn(raw: Mapping[str, Any], content: Any, where: str) -> Message:
-    if _role_name(raw) in CALLS:
+    if role_name(raw) in CALLS:
         calls = tool_calls(content, where)
         content = ""
     else:
         calls = tool_calls(stored_calls(raw, where), where)
     text, parts = _text("" if content is None else content, where)
     reasoning = _reasoning(raw, parts, where)
-    message = {"role": "assistant", "content": text}
+    message: Message = {"role": "assistant", "content": text}
     if reasoning:
         message["reasoning_content"] = reasoning
+    weight = turn_weight(raw, where)
+    if weight != 1:
+        message["weight"] = weight
     return {**message, "tool_calls": calls} if calls else message
 
 

@@ -61,6 +61,7 @@ class SourceReader:
                 if draft.correct is not None:
                     self.tally.verdict_columns.add(columns.stored("correct") or layout.name)
                 self.tally.cut += draft.turns.cut
+                self.tally.weighted += draft.turns.is_weighted
                 trajectory = self._trajectory(draft, row)
                 if self._keeps(draft, trajectory, row.where):
                     yield row.where, self._trimmed(trajectory)
@@ -69,7 +70,13 @@ class SourceReader:
             self.tally.without.update(columns.without)
 
     def _keeps(self, draft: DraftTrajectory, trajectory: Trajectory, where: str) -> bool:
-        """Whether a trajectory is complete, or may be incomplete. One without text is refused."""
+        """Whether a trajectory can be trained on, and is complete or may be incomplete. One without text is
+        refused.
+        """
+        if draft.turns.is_masked:
+            self.tally.masked += 1
+            self.tally.drop(trajectory.teacher)
+            return False
         is_empty = draft.turns.has_empty_turn
         is_incomplete = is_empty or not draft.complete
         self.tally.incomplete += is_incomplete

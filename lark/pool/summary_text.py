@@ -10,6 +10,11 @@ Counts = Mapping[str, Any]
 """A pool's entries in its manifest (`Summary.to_dict` and `Tally.to_dict`)."""
 TEXT_HINTS = {
     "cut": "{:,} conversations end with a user or tool turn, which is left out.",
+    "weighted": (
+        "{:,} trajectories have weights of turns (weight, loss_scale, loss_weight, loss, train, trainable)."
+        " Training uses them; turns with 0 are not scored either."
+    ),
+    "masked": "{:,} trajectories are left out, because none of their assistant turns is to be trained on.",
     "incomplete": "{:,} trajectories are marked as cut off or have no response (see pool.incomplete).",
     "special_tokens": (
         "{:,} trajectories contain text like a control token: {examples} (see pool.special_tokens)."

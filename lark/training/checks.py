@@ -197,6 +197,24 @@ def check_response(tokens: int, path: Path, name: str, max_length: int) -> None:
         )
 
 
+def check_any_left(examples: int, path: Path) -> None:
+    """Refuse factors that mask every token of a training set."""
+    if not examples:
+        raise LarkError(
+            f"{path}: training.thinking_weight and training.answer_weight mask every token. Raise the one that"
+            " is 0; without separate thinking in the pool, training.answer_weight covers the whole response."
+        )
+
+
+def check_whole_response(is_whole: bool, path: Path, name: str) -> None:
+    """Refuse two ways of weighting the tokens of thinking."""
+    if not is_whole:
+        raise LarkError(
+            f"{path}: {name} has token_weights, which cover its thinking and its answer. Leave out"
+            " training.thinking_weight and training.answer_weight, or the weights of tokens."
+        )
+
+
 def check_token_count(weights: int, tokens: int, truncated: bool, path: Path, name: str) -> None:
     """Refuse weights that do not belong to the response's tokens. A cut response may have more weights."""
     if weights != tokens and not (truncated and weights > tokens):

@@ -5,14 +5,24 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from lark.models.chat import ChatFormat, Encoded
-from lark.training.checks import check_response, check_some_weighted, check_token_count
+from lark.models.chat import EQUAL, ChatFormat, Encoded, Factors
+from lark.training.checks import (
+    check_any_left,
+    check_response,
+    check_some_weighted,
+    check_token_count,
+    check_whole_response,
+)
 from lark.training.training_set import TrajectoryKey, read_rows, read_token_weights, shown
 
 log = logging.getLogger(__name__)
 
 TEXTS_AT_ONCE = 512
 """Trajectories whose text is in memory; it is freed once it is tokenised."""
+NOTHING_LEFT = (
+    "%d of %d trajectories are left out of training: training.thinking_weight and training.answer_weight mask"
+    " every token of theirs that student.max_length leaves."
+)
 
 
 @dataclass(frozen=True)
@@ -35,18 +45,30 @@ class Example:
         return shown(self.key)
 
 
-def read_examples(path: Path, chat: ChatFormat, max_length: int) -> list[Example]:
-    """The training set, in an order that does not depend on the pool's."""
+def read_examples(
+    path: Path, chat: ChatFormat, max_length: int, factors: Factors = EQUAL
+) -> list[Example]:
+    """The training set, in an order that does not depend on the pool's. Trajectories of which the factors
+    leave no token to train on are left out.
+    """
     examples: list[Example] = []
+    masked = 0
     rows = read_rows(path)
     while batch := list(islice(rows, TEXTS_AT_ONCE)):
-        encodings = chat.encode_dialogues([row.dialogue for row in batch], max_length)
+        encodings = chat.encode_dialogues([row.dialogue for row in batch], max_length, factors=factors)
         for row, encoded in zip(batch, encodings, strict=True):
+            if encoded.n_response < 1 and 0 in (factors.thinking, factors.answer):
+                masked += 1
+                continue
             check_response(encoded.n_response, path, row.name, max_length)
-            example = Example(row.key, encoded, row.weight)
+            example = Example(row.key, encoded, row.weight, encoded.token_weights)
             if row.token_weights is not None:
+                check_whole_response(factors == EQUAL, path, row.name)
                 example = _weighted(example, row.token_weights, path)
             examples.append(example)
+    check_any_left(len(examples), path)
+    if masked:
+        log.warning(NOTHING_LEFT, masked, masked + len(examples))
     return sorted(examples, key=lambda example: example.key)
 
 
@@ -63,7 +85,13 @@ def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
 
 
 def _weighted(example: Example, weights: tuple[float, ...], path: Path) -> Example:
-    """The example with one weight per response token. student.max_length also cuts the weights."""
+    """The example with one weight per response token, times the weight of its turn. student.max_length also
+    cuts the weights.
+    """
     tokens = example.encoded.n_response
     check_token_count(len(weights), tokens, example.encoded.truncated, path, example.name)
-    return replace(example, token_weights=weights[:tokens])
+    weights = weights[:tokens]
+    if example.token_weights is not None:
+        pairs = zip(example.token_weights, weights, strict=True)
+        weights = tuple(turn * token for turn, token in pairs)
+    return replace(example, token_weights=weights)

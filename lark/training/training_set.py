@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lark.models.dialogue import Dialogue, check_messages
+from lark.models.dialogue import LARGEST_WEIGHT, Dialogue, check_messages
 from lark.reading.fields import Fields
 from lark.reading.rows import Row, jsonl_rows
 from lark.reading.untrusted import require_characters
 from lark.training.checks import check_not_empty, check_roles, check_single
 
 TOKEN_WEIGHTS = "token_weights"
-LARGEST_WEIGHT = 1e6
-"""Largest weight of a token. A larger one would only make the loss overflow."""
 COLUMNS_OF_SET = "A line of a training set has question_id, candidate_id, weight and messages."
 COLUMNS_OF_TOKENS = (
     f"A line has question_id, candidate_id and {TOKEN_WEIGHTS}. Leave out trajectories whose tokens all"
@@ -80,7 +78,7 @@ def _dialogue(fields: Fields) -> Dialogue:
     tools = fields.objects("tools", "Give one description per tool.") if fields.has("tools") else None
     dialogue = Dialogue(messages, tools)
     check_roles([message["role"] for message in messages], bool(dialogue.turns), fields.where)
-    return dialogue
+    return dialogue.without_tail()
 
 
 def read_token_weights(path: Path) -> dict[TrajectoryKey, tuple[float, ...]]:

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from lark.config import Config, Student
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
-from lark.models.chat import ChatFormat
+from lark.models.chat import ChatFormat, Factors
 from lark.models.head import LogitRule, logit_rule
 from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model, text_part
@@ -125,7 +125,8 @@ def prepare(job: Job) -> Run:
     training = config.training
     transformers.set_seed(training.seed)
     chat = load_chat(job.weights, config.student)
-    examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, config.student.max_length)
+    factors = Factors(training.thinking_weight, training.answer_weight)
+    examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, config.student.max_length, factors)
     if training.token_weights is not None:
         examples = with_token_weights(examples, Path(training.token_weights).expanduser())
     zero = zero_stage(config, job.machine.device, job.world)

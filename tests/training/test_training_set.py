@@ -74,8 +74,8 @@ def test_rows_are_read_in_their_order_with_their_system_message(tmp_path: Path) 
         ({"tools": '[{"name": "f"}]'}, "`tools` must be a list of objects"),
         ({"tools": [None]}, "`tools` must be a list of objects"),
         (
-            {"messages": [USER, {**ASSISTANT, "weight": 0.5}]},
-            "the `weight` of a message must be 0 .context. or 1, not 0.5",
+            {"messages": [USER, {**ASSISTANT, "weight": -0.5}]},
+            "`weight` must be a number from 0 to 1e.06, not -0.5. It is the weight of a message",
         ),
         (
             {"messages": [USER, {**ASSISTANT, "reasoning_content": ["Hm."]}]},
