@@ -2,14 +2,16 @@
 
 Run as: python -m lark.export outputs/selection/<name> --for fireworks --to data.jsonl
         python -m lark.export outputs/selection/<name> --for axolotl --to data.jsonl --weights repeat
+        python -m lark.export outputs/selection/<name> --for swift --to data.jsonl --student my/student
 """
 
 import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -17,15 +19,18 @@ from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.export.checks import (
     check_copies,
+    check_factors,
     check_file,
     check_size,
+    refuse_scaled_turns,
     require_finished,
     require_lines,
+    require_student,
     require_training_set,
 )
-from lark.export.examples import Contents, contents_of, read_examples
+from lark.export.examples import Contents, ExportExample, contents_of, read_examples
 from lark.export.repetition import repetitions
-from lark.export.targets import TARGETS, Target, thinking_as_text
+from lark.export.targets import TARGETS, Target, thinking_as_text, unscaled
 from lark.printing import log_to
 from lark.selection.write import TRAINING_SET
 from lark.store.disk import disk_errors
@@ -36,7 +41,10 @@ from lark.work.entry import run_main
 
 log = logging.getLogger(__name__)
 
-OWN_CODE = "--weights keep, and train with the trainer in docs/train-jsonl.md; "
+OWN_CODE = (
+    "Train on its train.jsonl with WeightedSFTTrainer (lark/training/trl.py, docs/train-jsonl.md), which uses"
+    " them. To export it anyway, add "
+)
 CHOICES = (
     "--weights repeat, which writes each line as often as its weight says, on average; or --weights drop,"
     " which trains on the same selection without its weights"
@@ -53,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source = training_set(Path(options.selection))
     target = TARGETS[options.target]
     check_copies(options.copies)
-    contents = contents_of(read_examples(source))
+    read = reader(source, target, options)
+    contents = contents_of(read())
     target.check(contents)
     mode = weights_mode(options.weights, target, contents)
     to = user_path("--to", options.to)
@@ -61,12 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if mode == "repeat":
         # A first pass over the lines: a few large weights can fill the disk.
         size = 0
-        for line, times in lines(source, target, contents, mode, options):
+        for line, times in lines(read(), target, contents, mode, options):
             size += len(line.encode()) * times
         check_size(size, to, options.max_gb)
     written = 0
     with disk_errors(to.parent), atomic(to) as draft, draft.open("w", encoding="utf-8") as handle:
-        for line, times in lines(source, target, contents, mode, options):
+        for line, times in lines(read(), target, contents, mode, options):
             handle.writelines(repeat(line, times))
             written += times
         require_lines(source, written)  # before the draft becomes the file
@@ -75,20 +84,55 @@ def main(arguments: Sequence[str] | None = None) -> None:
         log.info(THINKING, contents.thinking, contents.examples)
 
 
+def reader(
+    source: Path, target: Target, options: argparse.Namespace
+) -> Callable[[], Iterator[ExportExample]]:
+    """The function that reads the examples, with the student's tokens if the trainer needs them."""
+    factors = (options.thinking_weight, options.answer_weight)
+    require_student(target.label, options.student, factors, needed=target.tokens is not None)
+    check_factors(target.label, factors, target.tokens != "counted")
+    if target.tokens is None:
+        return partial(read_examples, source)
+    from lark.export.tokens import Tokens  # noqa: PLC0415  # --help must not load PyTorch
+
+    tokens = Tokens.of(options)
+    return lambda: tokens.added(_read(source, options.weights))
+
+
+def _read(source: Path, weights: str | None) -> Iterator[ExportExample]:
+    """The examples as they are tokenised: without the weights that are dropped."""
+    for example in read_examples(source):
+        yield (
+            replace(example, messages=list(map(unscaled, example.messages))) if weights == "drop" else example
+        )
+
+
 def lines(
-    source: Path, target: Target, contents: Contents, mode: str, options: argparse.Namespace
+    examples: Iterable[ExportExample],
+    target: Target,
+    contents: Contents,
+    mode: str,
+    options: argparse.Namespace,
 ) -> Iterator[tuple[str, int]]:
     """Each line of the exported file, and how often it is written."""
-    for number, example in enumerate(read_examples(source)):
-        if options.thinking == "text":
-            example = replace(example, messages=list(map(thinking_as_text, example.messages)))  # noqa: PLW2901
-        line = target.convert(example, contents)
-        if mode == "keep":
+    for number, example in enumerate(examples):
+        line = target.convert(_as_requested(example, mode, options.thinking), contents)
+        if mode == "keep" and target.tokens is None:
             line = {**line, "weight": example.weight}
         if options.ids:
             line = {**line, **example.ids}
         times = repetitions(example, number, options.copies, options.seed) if mode == "repeat" else 1
         yield json.dumps(line, ensure_ascii=False) + "\n", times
+
+
+def _as_requested(example: ExportExample, mode: str, thinking: str) -> ExportExample:
+    """The example with the weights and the thinking that the user wants."""
+    messages = example.messages
+    if thinking == "text":
+        messages = list(map(thinking_as_text, messages))
+    if mode == "drop":
+        messages = list(map(unscaled, messages))
+    return replace(example, messages=messages, weight=example.weight if mode == "keep" else 1.0)
 
 
 def training_set(selection: Path) -> Path:
@@ -105,6 +149,8 @@ def training_set(selection: Path) -> Path:
 
 def weights_mode(choice: str | None, target: Target, contents: Contents) -> str:
     """keep, repeat or drop the weights. Must be chosen by the user if the trainer would lose them."""
+    if contents.scaled and not target.scales and choice != "drop":
+        refuse_scaled_turns(target.label, contents.scaled, contents.examples)
     if target.weights == "used":
         return choice or "keep"
     refuse_lost_weights(choice, target, contents)
@@ -116,8 +162,8 @@ def refuse_lost_weights(choice: str | None, target: Target, contents: Contents) 
     if choice == "keep" and target.weights == "ignored":
         problem = f"weights, so they cannot be kept. Add {CHOICES}."
     elif choice is None and contents.weighted:
-        own_code = OWN_CODE if target.weights == "own code" else ""
-        problem = f"the weights of this selection. Add {own_code}{CHOICES}."
+        beginning = OWN_CODE if target.weights == "own code" else "Add "
+        problem = f"the weights of this selection. {beginning}{CHOICES}."
     if problem:
         raise LarkError(f"{target.label} ignores {problem}")
 
@@ -169,6 +215,20 @@ def _parser() -> argparse.ArgumentParser:
         default="keep",
         help="text: write `reasoning_content` as <think>…</think> text",
     )
+    parser.add_argument(
+        "--student",
+        nargs="+",
+        metavar=("PATH", "KEY=VALUE"),
+        help="for swift and tinker: the student's folder or hub id, and other settings of it, such as"
+        " chat_template=llama3 max_length=4096",
+    )
+    for name, noun in (("thinking", "thinking"), ("answer", "all other response tokens")):
+        parser.add_argument(
+            f"--{name}-weight",
+            type=float,
+            default=1.0,
+            help=f"for tinker: factor of the tokens of {noun}; 0 leaves them out (default: 1)",
+        )
     parser.add_argument("--ids", action="store_true", help="also write question_id and candidate_id")
     return parser
 

@@ -1,9 +1,10 @@
 """Refusals of an export, one function per sentence."""
 
 import shutil
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lark.errors import LarkError
 
@@ -89,13 +90,53 @@ def require_copies(where: str, weight: float, copies: int) -> None:
         )
 
 
+def require_response(tokens: int, where: str, max_length: int) -> None:
+    if tokens < 1:
+        raise LarkError(
+            f"{where}: no token of this response is trained on. It is cut off at max_length={max_length}, or"
+            " masked by --thinking-weight or --answer-weight. Raise it, or remove the line."
+        )
+
+
+def require_student(
+    trainer: str, student: Sequence[str] | None, factors: Sequence[float], needed: bool
+) -> None:
+    """Refuse a missing student where a line depends on its tokens, and settings of tokens where none does."""
+    if needed and not student:
+        raise LarkError(
+            f"The weights for {trainer} depend on the student's tokens. Add --student with its folder or hub id."
+        )
+    if not needed and (student or any(factor != 1 for factor in factors)):
+        raise LarkError(
+            f"{trainer} gets no tokens: --student, --thinking-weight and --answer-weight are for swift and"
+            " tinker."
+        )
+
+
+def check_factors(trainer: str, factors: Sequence[float], takes_tokens: bool) -> None:
+    """Refuse negative factors, and factors for a trainer whose weights cover whole messages."""
+    if min(factors) < 0 or max(factors) <= 0:
+        raise LarkError("--thinking-weight and --answer-weight: write numbers from 0, and not 0 for both.")
+    if not takes_tokens and any(factor != 1 for factor in factors):
+        raise LarkError(
+            f"{trainer} weights whole messages: --thinking-weight and --answer-weight are for tinker."
+        )
+
+
+def refuse_scaled_turns(trainer: str, scaled: int, examples: int) -> NoReturn:
+    raise LarkError(
+        f"{trainer} cannot scale single messages, and {scaled} of {examples} examples have messages with other"
+        " weights than 0 and 1. Export for swift or tinker, or add --weights drop, which keeps only the masks."
+    )
+
+
 def require_one_kind(is_one_kind: bool, trainer: str) -> None:
     """Refuse a mixture of conversations for a trainer that cannot leave out single messages."""
     if not is_one_kind:
         raise LarkError(
             f"{trainer} cannot leave out single assistant messages: in this training set, some conversations"
-            " are trained on in their last message only and others in all of them. Export for axolotl,"
-            " Fireworks or Together, which can."
+            " are trained on in their last message only and others in all of them. Export for axolotl, swift,"
+            " Fireworks, Together or tinker, which can."
         )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lark.errors import LarkError
 from lark.export.checks import check_last, check_trained_on
@@ -12,6 +12,9 @@ from lark.models.dialogue import check_messages
 from lark.reading.fields import Fields
 from lark.reading.rows import Row, jsonl_rows
 from lark.reading.untrusted import require_characters
+
+if TYPE_CHECKING:
+    from lark.models.chat import Encoded
 
 Message = dict[str, Any]
 
@@ -27,6 +30,8 @@ class ExportExample:
     ids: dict[str, str]
     """question_id and candidate_id."""
     where: str
+    encoded: "Encoded | None" = None
+    """Its tokens, if the trainer needs the student's."""
 
     @property
     def responses(self) -> list[Message]:
@@ -43,6 +48,12 @@ def is_context(message: Message) -> bool:
     return message.get("weight") == 0
 
 
+def turn_weight(message: Message) -> float:
+    """The weight of an assistant message's tokens: 0 for context, 1 without one."""
+    weight = message.get("weight")
+    return 1.0 if weight is None else float(weight)
+
+
 @dataclass(frozen=True)
 class Contents:
     """Counts of a training set, from a first pass over it."""
@@ -56,6 +67,10 @@ class Contents:
     """Examples with `reasoning_content`."""
     last_only: int
     """Examples of which only the last assistant message carries a loss; includes those with a single one."""
+    scaled: int
+    """Examples with a message whose weight is neither 0 nor 1."""
+    tokens: int
+    """Response tokens of all examples, if they have the student's tokens."""
     every_turn: int
     """Examples of which every assistant message carries a loss; includes those with a single one."""
 
@@ -67,6 +82,8 @@ def contents_of(examples: Iterable[ExportExample]) -> Contents:
         counts["weighted"] += abs(example.weight - 1) >= 1e-9
         counts["tools"] += example.has_tools
         counts["thinking"] += any(message.get("reasoning_content") for message in example.responses)
+        counts["scaled"] += any(turn_weight(message) not in (0, 1) for message in example.responses)
+        counts["tokens"] += 0 if example.encoded is None else example.encoded.n_response
         context = list(map(is_context, example.responses))
         counts["last_only"] += all(context[:-1]) and not context[-1]
         counts["every_turn"] += not any(context)

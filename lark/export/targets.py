@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lark.export.checks import refuse_tools, require_one_kind
-from lark.export.examples import Contents, ExportExample, Message, is_context
+from lark.export.examples import Contents, ExportExample, Message, is_context, turn_weight
+from lark.training.encoded_set import Example, token_shares
 
 Line = dict[str, Any]
 
@@ -21,10 +22,10 @@ class Target:
 
     label: str
     convert: Callable[[ExportExample, Contents], Line]
-    """The fields of a line, without the weight."""
+    """The fields of a line, without the weight. With `tokens`, the weight is in them."""
     weights: Literal["used", "own code", "ignored"]
-    """used: the trainer multiplies the loss by `weight`. own code: only with the trainer in
-    docs/train-jsonl.md.
+    """used: the trainer multiplies the loss by `weight`. own code: only with WeightedSFTTrainer
+    (lark/training/trl.py).
     """
     settings: Callable[[Contents, str], str] = lambda contents, file: ""
     """Settings of the trainer, as text; gets the name of the exported file."""
@@ -32,6 +33,12 @@ class Target:
     """Raises LarkError for a training set that the trainer cannot represent."""
     template_thinks: bool = True
     """Whether the model's chat template decides what happens with `reasoning_content`."""
+    scales: bool = False
+    """Whether the trainer multiplies the loss of single messages by any number."""
+    tokens: Literal["counted", "written"] | None = None
+    """What a line needs of the student's tokens, in which the weight is then measured: their number, or the
+    tokens themselves.
+    """
 
 
 def _line(messages: list[Message], example: ExportExample) -> Line:
@@ -115,6 +122,41 @@ def _together(example: ExportExample, contents: Contents) -> Line:
     return _line(messages, example)
 
 
+def _swift(example: ExportExample, contents: Contents) -> Line:
+    """ms-swift sums its loss over tokens, each times the `loss_scale` of its message, and divides by the number
+    of tokens with a label. So w n̄ / n makes that the sum of w ℓ, with n̄ in place of the batch's mean length.
+    """
+    assert example.encoded is not None
+    mean_tokens = contents.tokens / contents.examples
+    scale = example.weight * mean_tokens / example.encoded.n_response
+    messages = _without_weights(list(map(thinking_as_text, map(_arguments_as_text, example.messages))))
+    for message, original in zip(messages, example.messages, strict=True):
+        if message["role"] == "assistant":
+            message["loss_scale"] = scale * turn_weight(original)
+    line = _line(messages, example)
+    # One type for the column: the descriptions of different tools have different fields.
+    return line if example.tools is None else {**line, "tools": json.dumps(example.tools, ensure_ascii=False)}
+
+
+def _tinker(example: ExportExample, contents: Contents) -> Line:
+    """tinker's Datum, whose cross-entropy is the sum over tokens of -weight · log p: here w ℓ."""
+    encoded = example.encoded
+    assert encoded is not None
+    trained = Example(("", ""), encoded, example.weight, encoded.token_weights)
+    ids = list(encoded.ids)
+    inputs = {
+        "target_tokens": {"data": ids[1:], "dtype": "int64", "shape": [len(ids) - 1]},
+        "weights": {"data": token_shares(trained)[1:], "dtype": "float32", "shape": [len(ids) - 1]},
+    }
+    chunk = {"type": "encoded_text", "tokens": ids[:-1]}
+    return {"model_input": {"chunks": [chunk]}, "loss_fn_inputs": inputs}
+
+
+def unscaled(message: Message) -> Message:
+    """The message with its weight only if that is a mask."""
+    return message if is_context(message) else _without("weight", message)
+
+
 def _is_one_kind(contents: Contents) -> bool:
     """True if all conversations are trained on in their last message, or all in every assistant message."""
     return contents.examples in (contents.last_only, contents.every_turn)
@@ -133,6 +175,20 @@ def _trl_settings(contents: Contents, file: str) -> str:
     if contents.last_only == contents.examples:
         return "The file has `prompt` and `completion`: SFTTrainer computes the loss on the completion only."
     return "Set SFTConfig(assistant_only_loss=True), so that the loss covers the assistant's messages only."
+
+
+def _swift_settings(contents: Contents, file: str) -> str:
+    return (
+        f"Train with: swift sft --dataset {file} --is_binary_loss_scale false. Without that setting, ms-swift"
+        " uses the weights as masks only. Its fused Liger loss is off with it."
+    )
+
+
+def _tinker_settings(contents: Contents, file: str) -> str:
+    return (
+        'Each line is a Datum for forward_backward(…, loss_fn="cross_entropy"), whose sum over a batch is'
+        " Σ w ℓ. Divide the weights by the size of the batch for its mean."
+    )
 
 
 def _axolotl_settings(contents: Contents, file: str) -> str:
@@ -164,7 +220,7 @@ def _llama_factory_settings(contents: Contents, file: str) -> str:
 
 
 TARGETS = {
-    "messages": Target("any trainer that reads messages", _as_it_is, "used"),
+    "messages": Target("any trainer that reads messages", _as_it_is, "used", scales=True),
     "fireworks": Target("Fireworks", _fireworks, "used"),
     "trl": Target("TRL's SFTTrainer", _trl, "own code", _trl_settings, _check_trl),
     "axolotl": Target("axolotl", _axolotl, "ignored", _axolotl_settings),
@@ -175,6 +231,12 @@ TARGETS = {
         _llama_factory_settings,
         _check_llama_factory,
         template_thinks=False,
+    ),
+    "swift": Target(
+        "ms-swift", _swift, "used", _swift_settings, template_thinks=False, scales=True, tokens="counted"
+    ),
+    "tinker": Target(
+        "Tinker", _tinker, "used", _tinker_settings, template_thinks=False, scales=True, tokens="written"
     ),
     "together": Target("Together", _together, "ignored", template_thinks=False),
 }

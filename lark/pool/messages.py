@@ -49,6 +49,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's reasoning. We store it as `reasoning_content`."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 
+
 @dataclass(frozen=True)
 class Turns:
     """The text of a trajectory."""

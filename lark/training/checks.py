@@ -234,6 +234,23 @@ def check_some_weighted(weighted: int, listed: int, path: Path, example: str) ->
         )
 
 
+def check_columns(columns: Collection[str], needed: Sequence[str]) -> None:
+    """Refuse a dataset that `weighted_dataset` has not made."""
+    if not set(needed) <= set(columns):
+        raise LarkError(
+            f"WeightedSFTTrainer: the training set has the columns {', '.join(columns)} instead of"
+            f' {", ".join(needed)}. Make it with weighted_dataset("train.jsonl", student).'
+        )
+
+
+def check_unpacked(is_packed: bool) -> None:
+    """Refuse packing by TRL, which would drop the weights."""
+    if is_packed:
+        raise LarkError(
+            "WeightedSFTTrainer pads its batches: set packing=False and padding_free=False in SFTConfig."
+        )
+
+
 def check_targets(
     targets: Sequence[str], layers: Collection[str], linear: Collection[str], heads: Collection[str]
 ) -> None:

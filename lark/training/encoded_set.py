@@ -45,9 +45,7 @@ class Example:
         return shown(self.key)
 
 
-def read_examples(
-    path: Path, chat: ChatFormat, max_length: int, factors: Factors = EQUAL
-) -> list[Example]:
+def read_examples(path: Path, chat: ChatFormat, max_length: int, factors: Factors = EQUAL) -> list[Example]:
     """The training set, in an order that does not depend on the pool's. Trajectories of which the factors
     leave no token to train on are left out.
     """
@@ -70,6 +68,19 @@ def read_examples(
     if masked:
         log.warning(NOTHING_LEFT, masked, masked + len(examples))
     return sorted(examples, key=lambda example: example.key)
+
+
+def token_shares(example: Example) -> list[float]:
+    """w f_t / |a| of each token of the sequence, 0 for tokens without loss: their sum with the tokens' surprisals
+    is w ℓ (decision 3).
+    """
+    encoded = example.encoded
+    weights = iter([1.0] * encoded.n_response if example.token_weights is None else example.token_weights)
+    shares = [0.0] * len(encoded.ids)
+    for start, stop in encoded.turns:
+        for position in range(start, stop):
+            shares[position] = example.weight * next(weights) / encoded.n_response
+    return shares
 
 
 def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
