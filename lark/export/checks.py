@@ -104,7 +104,8 @@ def require_student(
     """Refuse a missing student where a line depends on its tokens, and settings of tokens where none does."""
     if needed and not student:
         raise LarkError(
-            f"The weights for {trainer} depend on the student's tokens. Add --student with its folder or hub id."
+            f"The weights for {trainer} depend on the student's tokens. Add --student with its folder or hub"
+            " id."
         )
     if not needed and (student or any(factor != 1 for factor in factors)):
         raise LarkError(
@@ -125,8 +126,9 @@ def check_factors(trainer: str, factors: Sequence[float], takes_tokens: bool) ->
 
 def refuse_scaled_turns(trainer: str, scaled: int, examples: int) -> NoReturn:
     raise LarkError(
-        f"{trainer} cannot scale single messages, and {scaled} of {examples} examples have messages with other"
-        " weights than 0 and 1. Export for swift or tinker, or add --weights drop, which keeps only the masks."
+        f"{trainer} cannot scale single messages, and {scaled} of {examples} examples have messages with"
+        " other weights than 0 and 1. Export for swift or tinker, or add --weights drop, which keeps only the"
+        " masks."
     )
 
 

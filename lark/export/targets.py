@@ -123,8 +123,9 @@ def _together(example: ExportExample, contents: Contents) -> Line:
 
 
 def _swift(example: ExportExample, contents: Contents) -> Line:
-    """ms-swift sums its loss over tokens, each times the `loss_scale` of its message, and divides by the number
-    of tokens with a label. So w n̄ / n makes that the sum of w ℓ, with n̄ in place of the batch's mean length.
+    """ms-swift sums its loss over tokens, each times the `loss_scale` of its message, and divides by the
+    number of tokens with a label. So w n̄ / n makes that the sum of w ℓ, with n̄ in place of the batch's mean
+    length.
     """
     assert example.encoded is not None
     mean_tokens = contents.tokens / contents.examples

@@ -6,14 +6,14 @@ from itertools import islice
 from pathlib import Path
 
 from lark.models.chat import EQUAL, ChatFormat, Encoded, Factors
-from lark.training.checks import (
+from lark.training.checks import check_response
+from lark.training.training_set import TrajectoryKey, read_rows, read_token_weights, shown
+from lark.training.weight_checks import (
     check_any_left,
-    check_response,
     check_some_weighted,
     check_token_count,
     check_whole_response,
 )
-from lark.training.training_set import TrajectoryKey, read_rows, read_token_weights, shown
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def read_examples(path: Path, chat: ChatFormat, max_length: int, factors: Factor
 
 
 def token_shares(example: Example) -> list[float]:
-    """w f_t / |a| of each token of the sequence, 0 for tokens without loss: their sum with the tokens' surprisals
-    is w ℓ (decision 3).
+    """w f_t / |a| of each token of the sequence, 0 for tokens without loss. Their sum with the tokens'
+    surprisals is w ℓ (decision 3).
     """
     encoded = example.encoded
     weights = iter([1.0] * encoded.n_response if example.token_weights is None else example.token_weights)

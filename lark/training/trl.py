@@ -3,8 +3,8 @@
     data = weighted_dataset("outputs/selection/<name>/train.jsonl", "my/student")
     WeightedSFTTrainer("my/student", SFTConfig(...), train_dataset=data).train()
 
-A step's loss is Σ_i w_i ℓ_i / |batch| (decision 3), on any number of processes and accumulation steps, with the
-weights of trajectories, turns and tokens. Prompts and responses are tokenised as they are scored.
+A step's loss is Σ_i w_i ℓ_i / |batch| (decision 3), on any number of processes and accumulation steps, with
+the weights of trajectories, turns and tokens. Prompts and responses are tokenised as they are scored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ from trl import SFTConfig, SFTTrainer
 from lark.config import Student
 from lark.models.chat import EQUAL, Factors
 from lark.models.load import load_chat
-from lark.training.checks import check_columns, check_unpacked
 from lark.training.encoded_set import Example, read_examples, token_shares
 from lark.training.loss import NO_TARGET
+from lark.training.weight_checks import check_columns, check_unpacked
 
 COLUMNS = ("input_ids", "labels", "shares")
 

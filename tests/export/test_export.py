@@ -18,6 +18,7 @@ from lark.export.__main__ import main
 from lark.export.examples import ExportExample
 from lark.export.repetition import repetitions
 from lark.export.targets import TARGETS
+from lark.models.students import DEMO
 
 USER = {"role": "user", "content": "What is 2+3?"}
 PLAIN = {
@@ -276,8 +277,9 @@ def test_a_conversation_in_which_nothing_is_trained_is_refused_for_every_trainer
 ) -> None:
     context = {"messages": [USER, {"role": "assistant", "content": "5", "weight": 0}], "weight": 1.0}
     written(tmp_path, context)
+    options = ("--student", str(DEMO)) if TARGETS[target].tokens else ()
     with pytest.raises(LarkError, match="line 1: nothing in this conversation is trained on"):
-        exported(tmp_path, target)
+        exported(tmp_path, target, *options)
     assert not (tmp_path / "out.jsonl").exists()
 
 
