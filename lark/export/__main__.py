@@ -30,7 +30,8 @@ from lark.export.checks import (
 )
 from lark.export.examples import Contents, ExportExample, contents_of, read_examples
 from lark.export.repetition import repetitions
-from lark.export.targets import TARGETS, Target, thinking_as_text, unscaled
+from lark.export.targets import TARGETS, Target, thinking_as_text
+from lark.models.dialogue import without_scale
 from lark.printing import log_to
 from lark.selection.write import TRAINING_SET
 from lark.store.disk import disk_errors
@@ -100,11 +101,13 @@ def reader(
 
 
 def _read(source: Path, weights: str | None) -> Iterator[ExportExample]:
-    """The examples as they are tokenised: without the weights that are dropped."""
+    """The examples as they are tokenised: without the weights of messages, if weights are dropped."""
     for example in read_examples(source):
-        yield (
-            replace(example, messages=list(map(unscaled, example.messages))) if weights == "drop" else example
-        )
+        yield _without_scales(example) if weights == "drop" else example
+
+
+def _without_scales(example: ExportExample) -> ExportExample:
+    return replace(example, messages=list(map(without_scale, example.messages)))
 
 
 def lines(
@@ -127,12 +130,11 @@ def lines(
 
 def _as_requested(example: ExportExample, mode: str, thinking: str) -> ExportExample:
     """The example with the weights and the thinking that the user wants."""
-    messages = example.messages
     if thinking == "text":
-        messages = list(map(thinking_as_text, messages))
+        example = replace(example, messages=list(map(thinking_as_text, example.messages)))
     if mode == "drop":
-        messages = list(map(unscaled, messages))
-    return replace(example, messages=messages, weight=example.weight if mode == "keep" else 1.0)
+        example = _without_scales(example)
+    return example if mode == "keep" else replace(example, weight=1.0)
 
 
 def training_set(selection: Path) -> Path:

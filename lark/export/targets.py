@@ -153,11 +153,6 @@ def _tinker(example: ExportExample, contents: Contents) -> Line:
     return {"model_input": {"chunks": [chunk]}, "loss_fn_inputs": inputs}
 
 
-def unscaled(message: Message) -> Message:
-    """The message with its weight only if that is a mask."""
-    return message if is_context(message) else _without("weight", message)
-
-
 def _is_one_kind(contents: Contents) -> bool:
     """True if all conversations are trained on in their last message, or all in every assistant message."""
     return contents.examples in (contents.last_only, contents.every_turn)

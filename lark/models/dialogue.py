@@ -137,8 +137,8 @@ def dialogue_of(
         values = json.loads(stored)
         dialogue = Dialogue(values["messages"], values.get("tools"))
         if _is_exchange(dialogue):
-            context = opening(row["question"], row["system"], instruction)
-            return Dialogue([*context, dialogue.messages[-1]])
+            prompt = opening(row["question"], row["system"], instruction)
+            return Dialogue([*prompt, dialogue.messages[-1]])
         *context, last = dialogue.without_tail().messages
         if last_only:
             context = [_as_context(message) for message in context]
@@ -159,6 +159,13 @@ def _is_exchange(dialogue: Dialogue) -> bool:
 
 def _as_context(message: Message) -> Message:
     return {**message, "weight": 0} if message["role"] == "assistant" else message
+
+
+def without_scale(message: Message) -> Message:
+    """The message with its weight only if that is 0: no other changes a score."""
+    if message.get("weight", 0) == 0:
+        return message
+    return {key: value for key, value in message.items() if key != "weight"}
 
 
 def split_thinking(message: Message) -> tuple[str | None, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.config import Config
-from lark.models.dialogue import dialogue_of
+from lark.models.dialogue import dialogue_of, without_scale
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring.sources import By
@@ -46,7 +46,7 @@ class Chat:
     def key(self, row: Mapping[str, Any]) -> bytes:
         """The digest of a row's conversation."""
         dialogue = dialogue_of(row, self.instruction, self.last_only)
-        return digest([list(dialogue.messages), dialogue.tools])
+        return digest([list(map(without_scale, dialogue.messages)), dialogue.tools])
 
 
 def digest(values: object) -> bytes:

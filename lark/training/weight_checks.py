@@ -10,8 +10,9 @@ def check_any_left(examples: int, path: Path) -> None:
     """Refuse factors that mask every token of a training set."""
     if not examples:
         raise LarkError(
-            f"{path}: training.thinking_weight and training.answer_weight mask every token. Raise the one that"
-            " is 0; without separate thinking in the pool, training.answer_weight covers the whole response."
+            f"{path}: training.thinking_weight and training.answer_weight mask every token. Raise the one"
+            " that is 0; if the pool has no separate thinking, training.answer_weight covers the whole"
+            " response."
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from lark.config.student import INSTRUCTION
 from lark.errors import LarkError
 from lark.models.chat import ChatFormat
 from lark.models.dialogue import dialogue_of
@@ -14,6 +15,7 @@ from lark.models.students import DEMO
 from lark.pool.cleaning import Tally
 from lark.pool.read import read
 from lark.pool.trajectory import Trajectory
+from lark.scoring.contents import Chat
 from tests.pool.rows import chat, write_jsonl
 
 
@@ -105,6 +107,13 @@ def test_scores_do_not_depend_on_weights_except_masks(tmp_path: Path) -> None:
     )
     assert (plain.ids, plain.turns) == (scaled.ids, scaled.turns)
     assert masked.ids == plain.ids and masked.turns == [plain.turns[0], plain.turns[2]]
+
+
+def test_scores_are_taken_over_by_a_pool_with_other_weights_except_masks(tmp_path: Path) -> None:
+    keys = []
+    for weight in ({}, {"weight": 0.5}, {"loss_scale": 2}, {"weight": 0}):
+        keys.append(Chat(INSTRUCTION, last_only=False).key(vars(read_one(tmp_path, turns(weight, {})))))
+    assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
 def test_what_follows_the_last_turn_that_is_trained_on_is_left_out_of_the_training_set(

@@ -3,13 +3,16 @@ of our trainer's formula, with weights of trajectories, turns and thinking.
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
@@ -20,6 +23,7 @@ from lark.training.encoded_set import Example, read_examples
 from lark.training.loss import response_targets, weighted_loss
 from lark.training.packing import collate_padded
 from lark.training.trl import WeightedSFTTrainer, weighted_dataset
+from tests.conftest import ROOT
 from tests.training.test_turn_weights import SETTINGS, direct_gradient, rows
 from tests.training.tiny import relative_error, write_student
 
@@ -108,6 +112,15 @@ def test_micro_batches_of_different_sizes_are_one_mean(student: Path, train_json
     assert relative_error(gradient(student, trainer), direct_gradient(student, 1.0, 1.0)) < 1e-5
 
 
+def test_two_processes_take_the_step_of_one(student: Path, train_jsonl: Path) -> None:
+    """Of 16 trajectories, in micro-batches of 4."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    subprocess.run([*torchrun, "-m", __name__, str(student)], cwd=ROOT, env=env, check=True)
+    ours = load_file(student.parent / "two.safetensors")
+    assert relative_error(ours, direct_gradient(student, 1.0, 1.0)) < 1e-5
+
+
 def test_the_rows_have_the_targets_of_our_trainer(student: Path, train_jsonl: Path) -> None:
     data = weighted_dataset(train_jsonl, str(student), 200)
     examples = read_examples(train_jsonl, ChatFormat(AutoTokenizer.from_pretrained(student)), 200)
@@ -123,3 +136,17 @@ def test_other_rows_and_packing_are_refused(student: Path, train_jsonl: Path) ->
         one_step(student, Dataset.from_list([{"messages": [], "weight": 1.0}]))
     with pytest.raises(LarkError, match="packing=False"):
         one_step(student, weighted_dataset(train_jsonl, str(student), 200), packing=True)
+
+
+def main() -> None:
+    """A step of this process, as one of those that torchrun starts; the first stores its gradient."""
+    student = Path(sys.argv[1])
+    data = weighted_dataset(student.parent / "train.jsonl", str(student), 200)
+    trainer = one_step(student, data, per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert trainer.args.world_size == 2
+    if trainer.is_world_process_zero():
+        save_file(gradient(student, trainer), student.parent / "two.safetensors")
+
+
+if __name__ == "__main__":
+    main()
