@@ -94,7 +94,7 @@ def reader(
     check_factors(target.label, factors, target.tokens != "counted")
     if target.tokens is None:
         return partial(read_examples, source)
-    from lark.export.tokens import Tokens  # noqa: PLC0415  # --help must not load PyTorch
+    from lark.export.tokenised import Tokens  # noqa: PLC0415  # --help must not load PyTorch
 
     tokens = Tokens.of(options)
     return lambda: tokens.added(_read(source, options.weights))
