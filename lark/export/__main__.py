@@ -107,7 +107,7 @@ def _read(source: Path, weights: str | None) -> Iterator[ExportExample]:
 
 
 def _without_scales(example: ExportExample) -> ExportExample:
-    return replace(example, messages=list(map(without_scale, example.messages)))
+    return replace(example, messages=[dict(without_scale(message)) for message in example.messages])
 
 
 def lines(

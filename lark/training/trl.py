@@ -65,7 +65,8 @@ class WeightedSFTTrainer(SFTTrainer):
         check_columns(train_dataset.column_names, COLUMNS)
         check_unpacked(args.packing or args.padding_free)
         # The rows are tokens already, and the Trainer would remove the shares.
-        args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
+        given = args.dataset_kwargs if isinstance(args.dataset_kwargs, dict) else {}
+        args.dataset_kwargs = {**given, "skip_prepare_dataset": True}
         args.remove_unused_columns = False
         super().__init__(model, args, data_collator=collate, train_dataset=train_dataset, **options)
         # The loss is divided by the whole step's trajectories here, and not by its accumulation steps again.
