@@ -30,6 +30,7 @@ from lark.pool.read import read
 from lark.scoring import methods
 from lark.selection.write import write_selection
 from lark.training.encoded_set import read_examples
+from lark.training.trl import WeightedSFTTrainer
 from tests.conftest import ROOT, composed, job_of
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -302,6 +303,7 @@ def test_the_pages_trl_trainer_has_our_objective(train_jsonl: Path, monkeypatch:
         recipe.replace('"train.jsonl"', repr(str(train_jsonl))).replace('"my/student"', repr(student)), found
     )
 
+    assert isinstance(found["trainer"], WeightedSFTTrainer)
     model = AutoModelForCausalLM.from_pretrained(student)
     chat = load_chat(student, composed().student)
     examples = read_examples(train_jsonl, chat, 512)
