@@ -34,6 +34,7 @@ from tests.training.tiny import (
     WEIGHTS,
     direct_gradient,
     relative_error,
+    run_probe,
     write_multimodal,
     write_student,
     write_training_set,
@@ -119,14 +120,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     cases["2-bf16"] = case("student", 2, "training.bf16=true", "training.gradient_checkpointing=true")
     cases["3-bf16"] = case("student", 3, "training.bf16=true")
-    (folder / "cases.json").write_text(json.dumps(cases))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, "-m", "tests.training.probe", str(folder)], cwd=ROOT, env=env, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
+    run_probe(folder, cases)
     return folder
 
 

@@ -7,9 +7,6 @@ format nor the training set's reader takes part in it.
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +22,9 @@ from lark.errors import LarkError
 from lark.models.chat import ChatFormat, Factors
 from lark.models.students import DEMO
 from lark.training.encoded_set import read_examples
-from tests.conftest import ROOT
 from tests.training.probe import gradients, trained
 from tests.training.test_gradients import ARRANGEMENTS
-from tests.training.tiny import WEIGHTS, relative_error, write_student
+from tests.training.tiny import WEIGHTS, relative_error, run_probe, write_student
 
 TURN_WEIGHTS = (0.5, 0, None, 2.5, 0.125)
 SETTINGS = {
@@ -123,14 +119,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "selection": "turns",
                     "overrides": settings,
                 }
-    (folder / "cases.json").write_text(json.dumps(cases))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, "-m", "tests.training.probe", str(folder)], cwd=ROOT, env=env, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
+    run_probe(folder, cases)
     return folder
 
 

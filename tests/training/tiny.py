@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
@@ -131,6 +134,18 @@ def add_token_weights(path: Path) -> None:
             (7 * k % 5) / 2 for k in range(lengths[f"{row['question_id']}/{row['candidate_id']}"])
         ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def run_probe(folder: Path, cases: dict[str, Any]) -> None:
+    """Run cases on 2 processes (tests/training/probe.py)."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "-m", "tests.training.probe", str(folder)], cwd=ROOT, env=env, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
 
 
 def make_job(
