@@ -20,6 +20,7 @@ from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, benchmark_me
 from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, WantedSamples, json_lines, read_lines
 from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
+from lark.grading.final_answers import exact_answer
 from lark.grading.verify import Verifier
 from lark.reading.rows import jsonl_rows
 from lark.store.store import Kind, write_text
@@ -149,12 +150,15 @@ def grades(
     advance: Callable[[int], object] | None = None,
 ) -> list[Grade]:
     """The answer that each grader reads in each sample, and its grade."""
-    pairs = [(extract_boxed_list(sample["text"]), golds.gold(sample), golds.form) for sample in samples]
+    is_exact = golds.form == AnswerFormat.EXACT
+    read_paper = exact_answer if is_exact else extract_boxed
+    read_verify = exact_answer if is_exact else extract_boxed_list
+    pairs = [(read_verify(sample["text"]), golds.gold(sample), golds.form) for sample in samples]
     # All at once: the verifier's processes work side by side.
     verified = verifier.grade_many(pairs, progress=advance)
     graded: list[Grade] = []
     for sample, (answer_verify, gold, form), is_verified in zip(samples, pairs, verified, strict=True):
-        answer = extract_boxed(sample["text"])
+        answer = read_paper(sample["text"])
         graded.append(
             {
                 "problem": sample["problem"],

@@ -176,9 +176,9 @@ def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
         ({"problem": "?"}, {}, "there is no `answer`; the row has problem"),
         ({"problem": "?", "answer": "1"}, {"id_field": "name"}, "there is no `name`"),
         (
-            {"problem": "?", "answer": "1", "level": "Level 5"},
+            {"problem": "?", "answer": "1", "level": "hard"},
             {"level_field": "level"},
-            "`level` must be a whole number, not 'Level 5'",
+            "`level` must be a whole number, not 'hard'",
         ),
     ],
 )

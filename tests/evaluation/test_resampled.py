@@ -93,7 +93,9 @@ def test_the_most_frequent_answer_wins_and_ties_count_in_part(
 
 def test_votes_are_counted_within_a_seed() -> None:
     """Two seeds that agree with themselves on different answers: half of the votes are right."""
-    grades = [grade("p", 0, i, True, "5") for i in range(3)] + [grade("p", 1, i, False, "6") for i in range(3)]
+    grades = [grade("p", 0, i, True, "5") for i in range(3)] + [
+        grade("p", 1, i, False, "6") for i in range(3)
+    ]
     metrics = resampled_metrics(grades, "paper")
     assert (metrics.majority_at_k, metrics.pass_at_1) == (50, 50)
     assert metrics.pass_at_k == pytest.approx(100 * (1 - 1 / 20))

@@ -42,7 +42,14 @@ def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[C
         }
         (folders[0] / "metrics.json").write_text(json.dumps(metrics))
         grades = [
-            {"problem": f"p{p}", "seed": seed, "answer": "5", "answer_verify": "5", "paper": p < 2, "verify": True}
+            {
+                "problem": f"p{p}",
+                "seed": seed,
+                "answer": "5",
+                "answer_verify": "5",
+                "paper": p < 2,
+                "verify": True,
+            }
             for p in range(4)
             for seed in config.benchmark.decoding.seeds
         ]
