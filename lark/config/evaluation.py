@@ -49,7 +49,7 @@ class Task:
     split: str = "test"
     revision: str | None = None
     answer_format: str = MISSING
-    """numeric, choice, free_form (paper, App. C.4) or exact: decides the system prompt and the grading rule."""
+    """numeric, choice, free_form (paper, App. C.4) or exact: the system prompt and the grading rule."""
     question_field: str = "problem"
     answer_field: str = "answer"
     answer_from: str | None = None

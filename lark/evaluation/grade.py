@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lark.config import Task
 from lark.errors import LarkError
-from lark.evaluation import checks, shards
+from lark.evaluation import checks, public, shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, benchmark_metrics
 from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, WantedSamples, json_lines, read_lines
@@ -138,8 +138,10 @@ def collect_grades(job: "Job", counts: "Counts") -> "Counts":
     collected = {}
     for name, folder in job.outputs.items():
         generations = job.inputs[f"{GENERATIONS.name}:{name}"]
-        golds = GoldAnswers.read(generations, name, job.config.benchmark.tasks[name])
+        task = job.config.benchmark.tasks[name]
+        golds = GoldAnswers.read(generations, name, task)
         collected[name] = write_metrics(generations, golds, folder, counts["answers"][name])
+        collected[name] |= public.origin(name, task)
     return collected
 
 

@@ -163,7 +163,7 @@ def bootstrap_interval(
     rng = np.random.default_rng(seed)
     problems = len(solved)
     means = []
-    # In blocks, because 10,000 resamples of 12,000 problems need more than a gigabyte. The draws are the same.
+    # In blocks: 10,000 resamples of 12,000 problems need more than a gigabyte. The draws are the same.
     block = max(1, BLOCK // problems)
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)

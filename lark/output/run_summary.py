@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 DEMO_NOTE = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
 DETAILS = "By benchmark, in percent: Acc@{k} and its 95% interval over problems, and the other grader"
 RESAMPLED = (
-    "The same samples as others report them, in percent ({grader} grader): pass@1, the share of correct samples,"
-    " with its 95% interval (percentile bootstrap over problems); pass@{k}, the probability that {k} of a"
-    " problem's samples contain a correct one; maj@{k}, how often the most frequent of {k} answers is correct"
+    "The same samples as others report them, in percent ({grader} grader): pass@1, the share of correct"
+    " samples, with its 95% interval (percentile bootstrap over problems); pass@{k}, the probability that"
+    " {k} of a problem's samples contain a correct one; maj@{k}, how often the most frequent of {k} answers is"
+    " correct"
 )
 MANY_UNBOXED = 80
 """Percentage of answers without a box above which they explain a low accuracy."""

@@ -1,5 +1,5 @@
-"""The benchmarks beyond the paper's load from files in the shape of their public datasets: solutions whose end is
-the answer, options up to J, levels in words, and answers that are compared as text.
+"""The benchmarks beyond the paper's load from files in the shape of their public datasets: solutions whose
+end is the answer, options up to J, levels in words, and answers that are compared as text.
 """
 
 import json
@@ -116,13 +116,17 @@ def mine(folder: Path, row: dict[str, Any], **settings: Any) -> Task:
     return Task(label="Mine", path=str(path), **{"answer_format": "free_form", **settings})
 
 
+BOX, HASHES, OPTIONS = {"answer_from": "box"}, {"answer_from": "hashes"}, {"options_field": "all"}
+NO_LIST = "`all` must be a list of at least two options"
+
+
 @pytest.mark.parametrize(("row", "settings", "sentence"), [
-    ({"answer": "It is 5."}, {"answer_from": "hashes"}, r"no answer in this solution, which ends in 'It is 5\.'"),
-    ({"answer": "5"}, {"answer_from": "box"}, r"answer_from=box reads it from the last \\boxed\{\}"),
-    ({"answer": "D", "all": ["1", "2", "3"]}, {"options_field": "all"}, "not the letter of one of its 3 options"),
-    ({"answer": "A", "all": ["1"]}, {"options_field": "all"}, "`all` must be a list of at least two options"),
-    ({"answer": "A", "all": "1, 2"}, {"options_field": "all"}, "`all` must be a list of at least two options"),
-    ({"answer": "A", "all": list("abcdefghijk")}, {"options_field": "all"}, "11 options, but letters go from A to J"),
+    ({"answer": "It is 5."}, HASHES, r"no answer in this solution, which ends in 'It is 5\.'"),
+    ({"answer": "5"}, BOX, r"answer_from=box reads it from the last \\boxed\{\}"),
+    ({"answer": "D", "all": ["1", "2", "3"]}, OPTIONS, "not the letter of one of its 3 options"),
+    ({"answer": "A", "all": ["1"]}, OPTIONS, NO_LIST),
+    ({"answer": "A", "all": "1, 2"}, OPTIONS, NO_LIST),
+    ({"answer": "A", "all": list("abcdefghijk")}, OPTIONS, "11 options, but letters go from A to J"),
 ])  # fmt: skip
 def test_a_gold_answer_that_is_not_there_is_a_sentence(
     row: dict[str, Any], settings: dict[str, Any], sentence: str, tmp_path: Path

@@ -187,7 +187,7 @@ def _numbers(metrics: BenchmarkMetrics) -> dict[str, Any]:
 
 
 def _readings(grades: Path) -> dict[str, dict[str, Any]]:
-    """pass@1, pass@k and maj@k by grader. Without readable grades there are none, and Acc@k is still shown."""
+    """pass@1, pass@k and maj@k by grader. Without readable grades there are none; Acc@k is still shown."""
     try:
         with reading(grades):
             rows = read_lines(grades)
