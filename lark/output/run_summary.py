@@ -29,8 +29,8 @@ DETAILS = "By benchmark, in percent: Acc@{k} and its 95% interval over problems,
 RESAMPLED = (
     "The same samples as others report them, in percent ({grader} grader): pass@1, the share of correct"
     " samples, with its 95% interval (percentile bootstrap over problems); pass@{k}, the probability that"
-    " {k} of a problem's samples contain a correct one; maj@{k}, how often the most frequent of {k} answers is"
-    " correct"
+    " {k} of a problem's samples contain a correct one; maj@{k}, how often the most frequent of {k} answers"
+    " is correct"
 )
 MANY_UNBOXED = 80
 """Percentage of answers without a box above which they explain a low accuracy."""

@@ -52,10 +52,11 @@ def _file(evaluation: Evaluation, grader: str, repository: str) -> ResultFile:
     reading = evaluation.resampled(grader)
     low, high = reading.interval
     decoding = evaluation.decoding
+    sampling = f"temperature {decoding.get('temperature')}, top_p {decoding.get('top_p')}"
     notes = (
         f"pass@1 over {reading.samples} samples per problem (95% interval over problems {low:.1f} to"
-        f" {high:.1f}), grader {grader}, temperature {decoding.get('temperature')}, top_p {decoding.get('top_p')};"
-        f" pass@{reading.k} {reading.pass_at_k:.1f}, maj@{reading.k} {reading.majority_at_k:.1f}"
+        f" {high:.1f}), grader {grader}, {sampling}; pass@{reading.k} {reading.pass_at_k:.1f},"
+        f" maj@{reading.k} {reading.majority_at_k:.1f}"
     )
     entry = EvalResultEntry(
         dataset_id=dataset["id"],
