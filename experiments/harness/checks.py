@@ -127,6 +127,10 @@ def different_entrants(one: "Entrant", other: "Entrant", same: bool) -> None:
         )
 
 
+OUTPUT = "{output}"
+"""The place of the results' folder in compare.command."""
+
+
 def command_not_started(program: str, error: OSError) -> LarkError:
     return LarkError(
         f"compare.command: {program} cannot be started ({error.strerror}). Give the path of an installed"
@@ -152,9 +156,9 @@ def are_scores(scores: list[float] | None, place: str) -> list[float]:
     """The scores of a command; refuses anything else than finite numbers."""
     if not scores or not all(map(isfinite, scores)):
         raise LarkError(
-            f"compare.command: {place} is not a number. The command must write"
-            " {output}/scores.json (a number, or a list with one number per problem), write samples of lm-eval"
-            " into {output}, or print a number as its last line; higher is better."
+            f"compare.command: {place} is not a number. The command must write {OUTPUT}/scores.json (a"
+            f" number, or a list with one number per problem), write samples of lm-eval into {OUTPUT}, or"
+            " print a number as its last line; higher is better."
         )
     return scores
 

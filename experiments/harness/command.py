@@ -25,6 +25,7 @@ from lark.errors import LarkError
 from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Kind, write_text
+from lark.store.writing import remove
 from lark.training.checkpoints import CHECKPOINT
 
 SCORES = Kind("command_scores", 1, "scores.json")
@@ -66,7 +67,10 @@ def measure(sweep: Sweep, trial: Trial) -> None:
     def write(folders: list[Path]) -> list[dict[str, Any]]:
         (folder,) = folders
         results = folder / RESULTS
-        results.mkdir(exist_ok=True)
+        # Results of a command that was killed are not this one's.
+        if results.exists():
+            remove(results)
+        results.mkdir()
         words = command_line(command, sweep.store.path(checkpoint), results)
         _run(words, folder / LOG, settings.command_minutes)
         scores = read_scores(results, folder / LOG)
