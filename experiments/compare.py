@@ -126,7 +126,7 @@ def _on(contest: Contest) -> str:
     if contest.graded:
         use = "which are the benchmark"
     elif contest.config.compare.criterion == "command":
-        use = "which the command may measure or not"
+        use = "which are not trained on"
     split = contest.split
     return (
         f"Training on {len(split.training)} questions of the pool; {len(split.held_out)} are held out, {use}."

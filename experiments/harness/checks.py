@@ -163,6 +163,16 @@ def are_scores(scores: list[float] | None, place: str) -> list[float]:
     return scores
 
 
+def sample_score(document: object, value: object, where: str) -> tuple[int, float]:
+    """The number of a document and its score in a sample of lm-eval."""
+    if not (isinstance(document, int) and isinstance(value, int | float)):
+        raise LarkError(
+            f"{where}: this is not a sample of lm-eval with a score: it needs `doc_id`, `metrics` and the"
+            " number of the first metric."
+        )
+    return document, float(value)
+
+
 def have_same_problems(scores: Mapping[str, Sequence["Floats"]]) -> None:
     """Refuse scores on different numbers of problems, which cannot be paired."""
     lengths = {name: sorted({len(run) for run in runs}) for name, runs in scores.items()}

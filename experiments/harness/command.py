@@ -21,7 +21,6 @@ import numpy as np
 from experiments.harness import checks
 from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
-from lark.errors import LarkError
 from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Kind, write_text
@@ -82,12 +81,10 @@ def measure(sweep: Sweep, trial: Trial) -> None:
 
 def command_line(command: str, checkpoint: Path, results: Path) -> list[str]:
     """The words of the command. No shell reads them, so paths may contain anything."""
-    places = {"{checkpoint}": str(checkpoint.resolve()), "{output}": str(results.resolve())}
     words = []
     for word in shlex.split(command):
-        for name, path in places.items():
-            word = word.replace(name, path)  # noqa: PLW2901
-        words.append(word)
+        with_checkpoint = word.replace("{checkpoint}", str(checkpoint.resolve()))
+        words.append(with_checkpoint.replace(checks.OUTPUT, str(results.resolve())))
     return words
 
 
@@ -126,11 +123,9 @@ def last_line(log: Path) -> str:
 
 def read_scores(results: Path, log: Path) -> list[float]:
     """The scores that a command has written or printed."""
-    own = results / "scores.json"
+    own = results / SCORES.file
     if own.is_file():
-        with suppress(ValueError, UnicodeDecodeError):
-            return checks.are_scores(_numbers(json.loads(own.read_text(encoding="utf-8"))), str(own))
-        return checks.are_scores(None, str(own))
+        return checks.are_scores(_own_scores(own), str(own))
     samples = sorted(results.rglob("samples_*.jsonl"))
     if samples:
         scores = [score for file in samples for score in _of_samples(file)]
@@ -142,7 +137,12 @@ def read_scores(results: Path, log: Path) -> list[float]:
     return checks.are_scores(number, f"the last line that the command printed, {line[:60]!r} ({log})")
 
 
-def _numbers(value: Any) -> list[float] | None:
+def _own_scores(file: Path) -> list[float] | None:
+    """A number or a list of numbers; None for anything else."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
     values = value if isinstance(value, list) else [value]
     is_numbers = all(isinstance(number, int | float) for number in values)
     return [float(number) for number in values] if is_numbers else None
@@ -155,12 +155,8 @@ def _of_samples(file: Path) -> list[float]:
     scores: dict[int, float] = {}
     for row in jsonl_rows(file):
         metrics = row.values.get("metrics")
-        document = row.values.get("doc_id")
-        if not (isinstance(metrics, list) and metrics and isinstance(document, int)):
-            raise LarkError(
-                f"{row.where}: this is not a sample of lm-eval, which has `doc_id` and `metrics`."
-            )
-        value = row.values.get(metrics[0])
-        score = float(value) if isinstance(value, int | float) else float("nan")
+        first = metrics[0] if isinstance(metrics, list) and metrics else None
+        value = row.values.get(str(first))
+        document, score = checks.sample_score(row.values.get("doc_id"), value, row.where)
         scores.setdefault(document, score)
     return [scores[document] for document in sorted(scores)]

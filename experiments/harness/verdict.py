@@ -23,25 +23,18 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Units:
-    """How a criterion is shown: accuracies in percent, losses in nats per token, scores of a command as they
-    are. Scores of losses are negative losses, so that higher is better; they are shown as losses.
-    """
+    """How a criterion is shown. Scores of losses are negative, so that higher is better; losses are shown."""
 
     factor: float
     digits: int
     unit: str
     sign: str = ""
-    """After a value."""
 
     @classmethod
     def of(cls, game: Game) -> "Units":
-        match game.contest.config.compare.criterion:
-            case "loss":
-                return cls(-1.0, 3, "nats per token")
-            case "command":
-                return cls(1.0, 4, "in the command's units")
-            case _:
-                return cls(100.0, 1, "points", "%")
+        criterion = game.contest.config.compare.criterion
+        units = {"loss": cls(-1.0, 3, "nats per token"), "command": cls(1.0, 4, "in the command's units")}
+        return units.get(criterion, cls(100.0, 1, "points", "%"))
 
     @property
     def is_loss(self) -> bool:

@@ -159,13 +159,11 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
 def _datasets(pool: Facts) -> list[str]:
     """The datasets of the hub that a pool was read from, each once."""
     mixed = _mapping(pool.depends.get("mix"))
-    sources = list(mixed.values()) or [pool.depends]
     ids = []
-    for source in map(_mapping, sources):
-        path = source.get("path")  # of files, their checksums instead
-        is_id = isinstance(path, str) and DATASET_ID.fullmatch(path)
-        if is_id and source.get("format") in ("hub", "rsr"):
-            ids.append(str(path))
+    for source in map(_mapping, mixed.values() or [pool.depends]):
+        path = str(source.get("path"))  # of files, their checksums instead
+        if source.get("format") in ("hub", "rsr") and DATASET_ID.fullmatch(path):
+            ids.append(path)
     return list(dict.fromkeys(ids))
 
 

@@ -216,7 +216,7 @@ def test_samples_of_lm_eval_are_scores_of_single_problems(tmp_path: Path) -> Non
     assert read_scores(tmp_path, tmp_path / "log") == [0.25]
     (folder / "samples_gsm8k_2026-01-01T00-00-00.jsonl").write_text('{"doc": 1}\n')
     (tmp_path / "scores.json").unlink()
-    with pytest.raises(LarkError, match="this is not a sample of lm-eval"):
+    with pytest.raises(LarkError, match="this is not a sample of lm-eval with a score"):
         read_scores(tmp_path, tmp_path / "log")
 
 
