@@ -176,11 +176,17 @@ def results_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     return SummaryTable("results", headline(config), ["student", "method", "B", *labels, "Avg"], rows)
 
 
+def _graders(config: Config) -> tuple[str, str]:
+    """The headline's grader, and the other one."""
+    main = config.benchmark.grader
+    (other,) = (grader for grader in GRADERS if grader != main)
+    return main, other
+
+
 def details_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
-    main = config.benchmark.grader
-    (other,) = (grader for grader in GRADERS if grader != main)
+    main, other = _graders(config)
     header = [
         *("method", "B", "benchmark", "problems"),
         *(f"Acc@{k} ({main})", "95% interval", f"Acc@{k} ({other})"),
@@ -202,8 +208,7 @@ def details_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
 def resampled_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row per model and benchmark, with the metrics that other tools report."""
     k = config.benchmark.decoding.samples
-    main = config.benchmark.grader
-    (other,) = (grader for grader in GRADERS if grader != main)
+    main, other = _graders(config)
     header = [
         *("method", "B", "benchmark", "samples", "pass@1", "95% interval"),
         *(f"pass@{k}", f"maj@{k}", f"pass@1 ({other})"),
