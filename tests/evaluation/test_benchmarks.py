@@ -456,7 +456,16 @@ def test_a_byte_order_mark_is_ignored(file: str, content: bytes, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("level", "is_whole"),
-    [(3, True), (3.0, True), ("3", True), (2.5, False), ("Level 3", False), ([3], False), ("1e300", False)],
+    [
+        (3, True),
+        (3.0, True),
+        ("3", True),
+        (2.5, False),
+        ("Level 3", True),
+        ("grade 3", False),
+        ([3], False),
+        ("1e300", False),
+    ],
 )
 def test_a_level_is_a_whole_number(level: object, is_whole: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
