@@ -15,6 +15,7 @@ import pandas as pd
 
 from experiments.harness import lanes, results, verdict
 from experiments.harness.carrying import carry_out
+from experiments.harness.command import command_scores, measure
 from experiments.harness.comparison_figure import comparison_figure
 from experiments.harness.comparison_tables import entrants_table, pairs_table, runs_and_pairs
 from experiments.harness.contest import Contest, Entrant, contest_of
@@ -54,6 +55,8 @@ def conduct(sweep: Sweep) -> list[str]:
         started = time.time()
         try:
             carry_out(trial, f"compare/{trial.config.student.name}/{entrant.name}-seed{seed}")
+            if trial.config.compare.criterion == "command":
+                measure(sweep, trial)
         except LarkError as error:
             log.info("%s, seed %d: failed: %s", entrant.name, seed, error)
             return str(error)
@@ -91,6 +94,10 @@ def _scores(sweep: Sweep, trial: Trial) -> str:
     accuracies = results.accuracies(sweep, trial)
     if accuracies is not None:
         parts.append(f"Acc@{trial.config.benchmark.decoding.samples} {100 * accuracies.mean():.1f}%")
+    if trial.config.compare.criterion == "command":
+        scores = command_scores(sweep, trial)
+        if scores is not None:
+            parts.append(f"score {scores.mean():.4f}")
     losses = results.losses(sweep, trial)
     if losses is not None:
         parts.append(f"held-out loss {losses.mean():.3f}")
@@ -115,7 +122,11 @@ def announcement(decided: Schedule) -> str:
 
 
 def _on(contest: Contest) -> str:
-    use = "which are the benchmark" if contest.graded else "whose loss is measured"
+    use = "whose loss is measured"
+    if contest.graded:
+        use = "which are the benchmark"
+    elif contest.config.compare.criterion == "command":
+        use = "which are not trained on"
     split = contest.split
     return (
         f"Training on {len(split.training)} questions of the pool; {len(split.held_out)} are held out, {use}."

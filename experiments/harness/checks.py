@@ -1,6 +1,8 @@
 """Requirements on the command line of an experiment: each refusal is a function with its sentence."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lark.config.hydra_errors import is_of_hydra, sentence
@@ -8,6 +10,7 @@ from lark.errors import LarkError, first_line
 
 if TYPE_CHECKING:
     from experiments.harness.contest import Entrant
+    from experiments.harness.paired import Floats
     from experiments.harness.sweep import Sweep, Trial
 
 
@@ -121,4 +124,61 @@ def different_entrants(one: "Entrant", other: "Entrant", same: bool) -> None:
         raise LarkError(
             f"{one.name} and {other.name} are the same entrant: leave one out. Seeds are set by the"
             " comparison (compare.seeds)."
+        )
+
+
+OUTPUT = "{output}"
+"""The place of the results' folder in compare.command."""
+
+
+def command_not_started(program: str, error: OSError) -> LarkError:
+    return LarkError(
+        f"compare.command: {program} cannot be started ({error.strerror}). Give the path of an installed"
+        " program."
+    )
+
+
+def command_too_long(minutes: int, log: Path) -> LarkError:
+    return LarkError(
+        f"compare.command took more than {minutes} minutes and was stopped. Raise compare.command_minutes, or"
+        f" measure fewer problems. What it printed is in {log}."
+    )
+
+
+def command_succeeded(status: int, line: str, log: Path) -> None:
+    if status:
+        raise LarkError(
+            f"compare.command failed with exit status {status}: {line[:200]} What it printed is in {log}."
+        )
+
+
+def are_scores(scores: list[float] | None, place: str) -> list[float]:
+    """The scores of a command; refuses anything else than finite numbers."""
+    if not scores or not all(map(isfinite, scores)):
+        raise LarkError(
+            f"compare.command: {place} is not a number. The command must write {OUTPUT}/scores.json (a"
+            f" number, or a list with one number per problem), write samples of lm-eval into {OUTPUT}, or"
+            " print a number as its last line; higher is better."
+        )
+    return scores
+
+
+def sample_score(document: object, value: object, where: str) -> tuple[int, float]:
+    """The number of a document and its score in a sample of lm-eval."""
+    if not (isinstance(document, int) and isinstance(value, int | float)):
+        raise LarkError(
+            f"{where}: this is not a sample of lm-eval with a score: it needs `doc_id`, `metrics` and the"
+            " number of the first metric."
+        )
+    return document, float(value)
+
+
+def have_same_problems(scores: Mapping[str, Sequence["Floats"]]) -> None:
+    """Refuse scores on different numbers of problems, which cannot be paired."""
+    lengths = {name: sorted({len(run) for run in runs}) for name, runs in scores.items()}
+    if len({length for found in lengths.values() for length in found}) > 1:
+        listed = ", ".join(f"{name} {found}" for name, found in lengths.items())
+        raise LarkError(
+            f"compare.command gave scores of different numbers of problems ({listed}). It must measure the"
+            " same problems for every student."
         )

@@ -53,7 +53,7 @@ def _runs(axes: Axes, game: Game, comparison: Comparison, order: list[str], unit
         axes.annotate("base model", (base * units.factor, -0.75), fontsize=7, color=GREY, ha="center")
     axes.set_yticks(range(len(order)), [plain_label(name) for name in order])
     axes.set_ylim(len(order) - 0.4, -1.0)
-    unit = "" if units.is_loss else " (%)"
+    unit = f" ({units.sign})" if units.sign else ""
     axes.set_xlabel(verdict.criterion_words(game) + unit)
     axes.set_title("training runs and their means")
 
@@ -94,7 +94,8 @@ def _scatter(
         axes.plot(loss, mean, "o", color=_colour(game, name))
     axes.margins(x=0.2, y=0.15)
     axes.set_xlabel("loss of held-out trajectories (nats per token)")
-    axes.set_ylabel(verdict.criterion_words(game) + " (%)")
+    unit = f" ({units.sign})" if units.sign else ""
+    axes.set_ylabel(verdict.criterion_words(game) + unit)
     title = "the cheaper criterion"
     if not isnan(agreement.tau):
         title += f", τ = {agreement.tau:.2f}".replace("-", "−")

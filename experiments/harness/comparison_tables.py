@@ -26,9 +26,10 @@ def ranked(game: Game, comparison: Comparison | None) -> list[str]:
 def base_accuracy(game: Game) -> float | None:
     """Mean accuracy of the untrained student."""
     runs = game.runs
-    if not game.contest.evaluates or not runs:
+    criterion = game.contest.config.compare.criterion
+    if not game.contest.evaluates or not runs or criterion == "command":
         return None
-    single = game.contest.config.compare.criterion == "samples"
+    single = criterion == "samples"
     return _mean(results.accuracies(game.contest.sweep, runs[0], single=single, trained=False))
 
 

@@ -70,7 +70,7 @@ class Contest:
     @property
     def graded(self) -> bool:
         """True if held-out questions are the benchmark."""
-        return not self.named and self.config.compare.criterion != "loss"
+        return not self.named and self.config.compare.criterion not in ("loss", "command")
 
     @cached_property
     def checksums(self) -> Checksums:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import results
+from experiments.harness import checks, results
+from experiments.harness.command import command_scores, scores_artifact
 from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, schedule
 from experiments.harness.halving import Heat, Results, tournament
@@ -57,6 +58,7 @@ class Game:
     @property
     def tables(self) -> dict[str, Floats]:
         """Results [S, P] of each entrant."""
+        checks.have_same_problems(self.scores)
         return {name: np.stack(scores) for name, scores in self.scores.items()}
 
     @property
@@ -67,7 +69,11 @@ class Game:
     @property
     def seconds(self) -> float:
         """Time that all runs so far took."""
-        return results.seconds(self.contest.sweep, self.runs)
+        seconds = results.seconds(self.contest.sweep, self.runs)
+        if self.contest.config.compare.criterion == "command":
+            store = self.contest.sweep.store
+            seconds += sum(store.manifest(scores_artifact(trial)).seconds for trial in self.runs)
+        return seconds
 
     def is_untrained(self, trial: Trial) -> bool:
         """True if the student of a run is the base model, because its learning rate was 0."""
@@ -145,6 +151,8 @@ class Game:
 def score_of(contest: Contest, trial: Trial) -> Floats | None:
     """What a run is ranked by, per problem; higher is better. None if it is not finished."""
     criterion = contest.config.compare.criterion
+    if criterion == "command":
+        return command_scores(contest.sweep, trial)
     if criterion == "loss":
         losses = results.losses(contest.sweep, trial)
         return None if losses is None else -losses
@@ -164,7 +172,10 @@ def schedule_artifact(contest: Contest) -> Artifact:
     benchmark: dict[str, Any] = {"decoding": asdict(config.benchmark.decoding)}
     if contest.named:
         benchmark = asdict(config.benchmark)
-    part = {"entrants": students, "compare": asdict(config.compare), "benchmark": benchmark}
+    compare = asdict(config.compare)
+    if config.compare.criterion != "command":  # comparisons that were started before have no such settings
+        del compare["command"], compare["command_minutes"]
+    part = {"entrants": students, "compare": compare, "benchmark": benchmark}
     return Artifact(SCHEDULE, f"{config.student.name}-{config.pool.label}", part)
 
 
@@ -215,10 +226,12 @@ def replay(sweep: Sweep) -> Game | None:
 
 def _recorded_error(sweep: Sweep, trial: Trial) -> str | None:
     """The error in the manifests of a run's artifacts, if it has one."""
-    for step in trial.steps:
-        for artifact in step.artifacts:
-            error = sweep.store.manifest(artifact).error
-            # An interrupted run is not a failure: the same command resumes it.
-            if error not in (None, KeyboardInterrupt.__name__):
-                return error
+    made = [artifact for step in trial.steps for artifact in step.artifacts]
+    if trial.config.compare.criterion == "command":
+        made.append(scores_artifact(trial))
+    for artifact in made:
+        error = sweep.store.manifest(artifact).error
+        # An interrupted run is not a failure: the same command resumes it.
+        if error not in (None, KeyboardInterrupt.__name__):
+            return error
     return None

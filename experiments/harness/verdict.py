@@ -17,32 +17,31 @@ WORDS = {
     "accuracy": "Acc@{k}",
     "samples": "accuracy of a single sample",
     "loss": "loss of held-out trajectories",
+    "command": "the command's score",
 }
 
 
 @dataclass(frozen=True)
 class Units:
-    """How a criterion is shown: accuracies in percent, losses in nats per token. Scores of losses are
-    negative losses, so that higher is better; they are shown as losses.
-    """
+    """How a criterion is shown. Scores of losses are negative, so that higher is better; losses are shown."""
 
     factor: float
     digits: int
     unit: str
+    sign: str = ""
 
     @classmethod
     def of(cls, game: Game) -> "Units":
-        if game.contest.config.compare.criterion == "loss":
-            return cls(-1.0, 3, "nats per token")
-        return cls(100.0, 1, "points")
+        criterion = game.contest.config.compare.criterion
+        units = {"loss": cls(-1.0, 3, "nats per token"), "command": cls(1.0, 4, "in the command's units")}
+        return units.get(criterion, cls(100.0, 1, "points", "%"))
 
     @property
     def is_loss(self) -> bool:
         return self.factor < 0
 
     def value(self, number: float) -> str:
-        text = f"{number * self.factor:.{self.digits}f}"
-        return text if self.is_loss else f"{text}%"
+        return f"{number * self.factor:.{self.digits}f}{self.sign}"
 
     def difference(self, number: float) -> str:
         rounded = round(number * self.factor, self.digits) + 0.0  # no negative zero
@@ -108,6 +107,11 @@ def _outcome(game: Game, last: Heat) -> str:
             " raise compare.seeds."
         )
     if comparison.problems < comparison.least_problems:
+        if game.contest.config.compare.criterion == "command":
+            return (
+                f"{lead} No difference can be called significant: that needs scores of at least"
+                f" {comparison.least_problems} single problems from the command (docs/compare.md)."
+            )
         return (
             f"{lead} With {comparison.problems} problems, no difference can be called significant: use at"
             f" least {comparison.least_problems} (compare.questions, compare.held_out)."
@@ -152,7 +156,7 @@ def is_level(comparison: Comparison) -> bool:
 def _level(comparison: Comparison, units: Units, criterion: str) -> str:
     mean = units.value(comparison.means[0])
     outcome = f"No winner by {criterion}: all entrants have the same mean, {mean}."
-    if units.is_loss or comparison.means.any():
+    if not units.sign or comparison.means.any():
         return outcome
     return (
         f"{outcome} No problem was solved, so they cannot be compared by it. If the pool's answers are not"

@@ -1,10 +1,11 @@
 """Settings of `make compare`: which method should this student be trained with?"""
 
+import shlex
 from dataclasses import dataclass, field
 
 from lark.config.checks import Section
 
-CRITERIA = ("accuracy", "samples", "loss")
+CRITERIA = ("accuracy", "samples", "loss", "command")
 DESIGNS = ("halving", "full")
 
 
@@ -36,8 +37,14 @@ class Compare:
     """
     criterion: str = "accuracy"
     """What entrants are ranked by: accuracy (Acc@k of the benchmark), samples (accuracy of a single
-    sample), or loss (mean loss of held-out correct trajectories).
+    sample), loss (mean loss of held-out correct trajectories), or command (what `command` measures).
     """
+    command: str | None = None
+    """For criterion=command: a program that measures a trained student, with {checkpoint} for its folder and
+    {output} for a folder of results, e.g. `lm_eval --model_args pretrained={checkpoint} ...`.
+    """
+    command_minutes: int = 120
+    """Longest time of one command."""
     reverse: list[str] = field(default_factory=list)
     """Methods that also enter reversed (method.reverse=true)."""
     budget_hours: float = 0.0
@@ -55,5 +62,21 @@ class Compare:
         section.one_of("criterion", CRITERIA)
         is_rising = self.seeds == sorted(set(self.seeds)) and min(self.seeds, default=0) >= 1
         section.require("seeds", is_rising, "must be rising numbers, at least 1, e.g. [2,4,8]")
+        self._check_command(section)
         is_measured = self.criterion != "loss" or self.trajectories > 0
         section.require("trajectories", is_measured, "must be at least 1 for compare.criterion=loss")
+
+    def _check_command(self, section: Section) -> None:
+        section.at_least(1, "command_minutes")
+        is_used = self.criterion == "command"
+        has_place = self.command is not None and "{checkpoint}" in self.command
+        section.require(
+            "command",
+            has_place or not is_used,
+            "criterion=command needs a command that contains {checkpoint}",
+        )
+        section.require("command", is_used or self.command is None, "needs compare.criterion=command")
+        try:
+            shlex.split(self.command or "")
+        except ValueError as error:
+            section.require("command", False, f"a quote is not closed ({error})")

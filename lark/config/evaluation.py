@@ -32,6 +32,8 @@ class PublicFile:
     """Column of the question. None: as in the benchmark's own file."""
     gated: bool = False
     """Whether its conditions must be accepted on the hub."""
+    task_id: str | None = None
+    """Name of the task in the dataset's `eval.yaml`, if the hub has a leaderboard for it."""
 
 
 @dataclass
@@ -47,17 +49,23 @@ class Task:
     split: str = "test"
     revision: str | None = None
     answer_format: str = MISSING
-    """numeric, choice or free_form: decides the system prompt and the grading rule (paper, App. C.4)."""
+    """numeric, choice, free_form (paper, App. C.4) or exact: the system prompt and the grading rule."""
     question_field: str = "problem"
     answer_field: str = "answer"
+    answer_from: str | None = None
+    """Where the answer is, if `answer_field` has a whole solution: box (`\\boxed{5}`), hashes (`#### 5`) or
+    tags (`<answer>5</answer>`).
+    """
     id_field: str | None = None
     """Column of the problem's id. None: the row number."""
     level_field: str | None = None
-    """Column of the difficulty, for a breakdown by level."""
+    """Column of the difficulty, for a breakdown by level: a number, or a text such as `Level 5`."""
     distractor_fields: list[str] = field(default_factory=list)
     """Columns of the wrong options of a multiple-choice benchmark. Shuffled with the right one, one seed
     per question.
     """
+    options_field: str | None = None
+    """Column with the list of all options, in their order. The answer is then the letter of the right one."""
     count: int | None = None
     """Expected number of problems; any other number is an error. None: not checked."""
     limit: int | None = None
@@ -137,9 +145,20 @@ class Benchmark:
         self.skip = []
 
 
+ANSWER_PLACES = ("box", "hashes", "tags")
+
+
 def _check_task(section: Section, task: Task) -> None:
     text_name(f"{section.name}.label", task.label)
     section.one_of("answer_format", ANSWER_FORMATS)
+    if task.answer_from is not None:
+        section.one_of("answer_from", ANSWER_PLACES)
+    if task.options_field is not None:
+        section.require(
+            "options_field",
+            task.answer_format == "choice" and not task.distractor_fields,
+            "a column of all options: use answer_format=choice, without distractor_fields",
+        )
     for key, number in (("limit", task.limit), ("count", task.count)):
         section.require(key, number is None or number >= 1, "must be at least 1, or null")
     wrong = task.distractor_fields

@@ -16,7 +16,8 @@ from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.evaluation import checks, public
 from lark.evaluation.checks import OPTION_LETTERS
-from lark.grading.answers import AnswerFormat
+from lark.grading.answers import AnswerFormat, extract_boxed_list
+from lark.grading.final_answers import READERS
 from lark.models import prompts
 from lark.names import is_demo
 from lark.reading.fields import Fields
@@ -25,8 +26,15 @@ from lark.reading.untrusted import require_characters
 
 log = logging.getLogger(__name__)
 
-SYSTEM_PROMPTS = {"numeric": prompts.NUMERIC, "choice": prompts.CHOICE, "free_form": prompts.FREE_FORM}
+SYSTEM_PROMPTS = {
+    "numeric": prompts.NUMERIC,
+    "choice": prompts.CHOICE,
+    "free_form": prompts.FREE_FORM,
+    "exact": prompts.FREE_FORM,
+}
 LARGEST_LEVEL = 10**6
+LEVEL = re.compile(r"Level ([0-9]{1,6}|\?)")
+"""A level as MATH writes it."""
 DOUBTFUL = {
     "contain a box": re.compile(r"\\f?box(?:ed)?\b"),
     "are in dollar signs": re.compile(r"\A\$.*\$\Z", re.DOTALL),
@@ -46,6 +54,15 @@ class Problem:
     level: int | None = None
     options: tuple[str, ...] = ()
     """Options of a multiple-choice problem in the order shown: the shuffle is stored, not only its seed."""
+
+
+def system_prompt(problem: Problem, task: Task) -> str:
+    """The paper's system prompt; that of choices names the letters which the problem has."""
+    prompt = SYSTEM_PROMPTS[task.answer_format]
+    if not problem.options:
+        return prompt
+    letters = ", ".join(OPTION_LETTERS[: len(problem.options)])
+    return prompt.replace(prompts.LETTERS, letters)
 
 
 def check(benchmark: Benchmark) -> None:
@@ -166,18 +183,34 @@ def _problem(row: Row, index: int, name: str, task: Task) -> Problem:
         level=_level(fields, task.level_field),
     )
     wrong = [fields.option(field) for field in task.distractor_fields]
-    require_characters([problem.id, problem.question, problem.answer, *wrong], where)
+    options = fields.options(task.options_field) if task.options_field else []
+    require_characters([problem.id, problem.question, problem.answer, *wrong, *options], where)
     if not wrong:
+        problem = replace(problem, answer=_final(problem.answer, where, name, task))
         checks.gradable(problem.answer, where, name, task)
-        return problem
+        checks.letter_of(options, problem.answer, where)
+        return _with_options(problem, options)
     checks.distinct_options(problem.answer, wrong, where)
     checks.enough_letters(wrong, where)
     return _as_choice(problem, wrong, key=f"{name}/{problem.question}")
 
 
+def _final(answer: str, where: str, name: str, task: Task) -> str:
+    """The final answer of a solution, if the column has solutions."""
+    if task.answer_from is None:
+        return answer
+    final = READERS[task.answer_from](answer)
+    if final is None and task.answer_from == "box":
+        final = extract_boxed_list(answer)  # some solutions of MATH end in \fbox{5} or \boxed 5
+    return checks.answer_found(final, answer, where, name, task)
+
+
 def _level(fields: Fields, name: str | None) -> int | None:
     if name is None:
         return None
+    text = LEVEL.fullmatch(str(fields.get(name)).strip())
+    if text:
+        return None if text[1] == "?" else int(text[1])
     return fields.whole(name, LARGEST_LEVEL, "Fix the row, or leave level_field out.")
 
 
@@ -189,13 +222,16 @@ def _as_choice(problem: Problem, wrong: Sequence[str], key: str) -> Problem:
     # Python's hash of a string differs from process to process.
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     random.Random(seed).shuffle(options)
+    return replace(_with_options(problem, options), answer=OPTION_LETTERS[options.index(problem.answer)])
+
+
+def _with_options(problem: Problem, options: Sequence[str]) -> Problem:
+    """The problem with its options in this order, after the question. Unchanged without options."""
+    if not options:
+        return problem
     lines = [f"{letter}) {option.strip()}" for letter, option in zip(OPTION_LETTERS, options, strict=False)]
-    return replace(
-        problem,
-        question="\n".join([problem.question.strip(), "", *lines]),
-        answer=OPTION_LETTERS[options.index(problem.answer)],
-        options=tuple(options),
-    )
+    question = "\n".join([problem.question.strip(), "", *lines])
+    return replace(problem, question=question, options=tuple(options))
 
 
 def _rows(name: str, task: Task) -> Iterator[Row]:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from lark.evaluation.metrics import BenchmarkMetrics, GradedSample
 
 OPTION_LETTERS = "ABCDEFGHIJ"
+ANSWER_PLACES = {
+    "box": "from the last \\boxed{}",
+    "hashes": "after the last ####",
+    "tags": "between the last <answer> tags",
+}
 _GENOTYPE = re.compile(r"(?:(\w)\1)+")
 """In lower case: AaBb and aabb differ only by the case of their letters."""
 
@@ -63,12 +68,35 @@ def distinct_options(answer: str, wrong: Sequence[str], where: str) -> None:
             )
 
 
+def letter_of(options: Sequence[str], answer: str, where: str) -> None:
+    """Refuse a letter that no option has, and more options than there are letters."""
+    if not options:
+        return
+    enough_letters(options[1:], where)
+    letters = OPTION_LETTERS[: len(options)]
+    if answer.strip().upper() not in letters:
+        raise LarkError(
+            f"{where}: the answer {_quoted(answer)} is not the letter of one of its {len(options)} options"
+            f" ({letters[0]} to {letters[-1]}). Fix the row."
+        )
+
+
+def answer_found(final: str | None, solution: str, where: str, name: str, task: Task) -> str:
+    """The final answer of a solution; refuses a solution without one."""
+    if final is None:
+        raise LarkError(
+            f"{where}: there is no answer in this solution, which ends in {solution.strip()[-40:]!r}."
+            f" benchmark.tasks.{name}.answer_from={task.answer_from} reads it"
+            f" {ANSWER_PLACES[task.answer_from or '']}. Fix the row, or set another place or answer_field."
+        )
+    return final
+
+
 def enough_letters(wrong: Sequence[str], where: str) -> None:
     """Refuse more options than there are letters."""
     if len(wrong) >= len(OPTION_LETTERS):
         raise LarkError(
-            f"{where}: {len(wrong) + 1} options, but letters go from A to {OPTION_LETTERS[-1]}; name fewer"
-            " distractor_fields."
+            f"{where}: {len(wrong) + 1} options, but letters go from A to {OPTION_LETTERS[-1]}; use fewer."
         )
 
 

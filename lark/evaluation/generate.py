@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lark.evaluation import checks, shards
-from lark.evaluation.benchmarks import SYSTEM_PROMPTS, Problem, load
+from lark.evaluation.benchmarks import Problem, load, system_prompt
 from lark.evaluation.shards import WantedSamples
 from lark.generation import engine as engines
 from lark.generation.engine import Engine, Request, Sampling
@@ -138,7 +138,7 @@ def _run(job: Job, engine: Engine, chat: ChatFormat, draws: Sequence[Draw], prog
 
 def _request(job: Job, chat: ChatFormat, draw: Draw) -> Request:
     task = job.config.benchmark.tasks[draw.benchmark]
-    prompt = tuple(chat.prompt(draw.problem.question, SYSTEM_PROMPTS[task.answer_format]))
+    prompt = tuple(chat.prompt(draw.problem.question, system_prompt(draw.problem, task)))
     max_length = job.config.student.max_length
     checks.room_for_answer(draw.benchmark, draw.problem, len(prompt), max_length)
     limit = min(job.config.benchmark.decoding.max_new_tokens, max_length - len(prompt))

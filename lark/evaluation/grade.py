@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from lark.config import Task
 from lark.errors import LarkError
-from lark.evaluation import checks, shards
+from lark.evaluation import checks, public, shards
 from lark.evaluation.benchmarks import is_here, load
 from lark.evaluation.metrics import BenchmarkMetrics, GradedSample, benchmark_metrics
 from lark.evaluation.shards import GENERATIONS, PROBLEMS_FILE, WantedSamples, json_lines, read_lines
 from lark.generation import journal
 from lark.grading.answers import AnswerFormat, extract_boxed, extract_boxed_list, grade_paper
+from lark.grading.final_answers import exact_answer
 from lark.grading.verify import Verifier
 from lark.reading.rows import jsonl_rows
 from lark.store.store import Kind, write_text
@@ -137,8 +138,10 @@ def collect_grades(job: "Job", counts: "Counts") -> "Counts":
     collected = {}
     for name, folder in job.outputs.items():
         generations = job.inputs[f"{GENERATIONS.name}:{name}"]
-        golds = GoldAnswers.read(generations, name, job.config.benchmark.tasks[name])
+        task = job.config.benchmark.tasks[name]
+        golds = GoldAnswers.read(generations, name, task)
         collected[name] = write_metrics(generations, golds, folder, counts["answers"][name])
+        collected[name] |= public.origin(name, task)
     return collected
 
 
@@ -149,12 +152,15 @@ def grades(
     advance: Callable[[int], object] | None = None,
 ) -> list[Grade]:
     """The answer that each grader reads in each sample, and its grade."""
-    pairs = [(extract_boxed_list(sample["text"]), golds.gold(sample), golds.form) for sample in samples]
+    is_exact = golds.form == AnswerFormat.EXACT
+    read_paper = exact_answer if is_exact else extract_boxed
+    read_verify = exact_answer if is_exact else extract_boxed_list
+    pairs = [(read_verify(sample["text"]), golds.gold(sample), golds.form) for sample in samples]
     # All at once: the verifier's processes work side by side.
     verified = verifier.grade_many(pairs, progress=advance)
     graded: list[Grade] = []
     for sample, (answer_verify, gold, form), is_verified in zip(samples, pairs, verified, strict=True):
-        answer = extract_boxed(sample["text"])
+        answer = read_paper(sample["text"])
         graded.append(
             {
                 "problem": sample["problem"],

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 from lark.config import Task
 from lark.config.checks import user_path
@@ -14,6 +15,16 @@ def is_public(name: str, task: Task) -> bool:
     if task.public is None or task.path != task.public.instead_of:
         return False
     return not user_path(f"benchmark.tasks.{name}.path", task.path).exists()
+
+
+def origin(name: str, task: Task) -> dict[str, Any]:
+    """The public dataset that a benchmark was read from completely, for its manifest: results are published
+    under its id. Empty if the benchmark is a file or a part of a dataset.
+    """
+    if not is_public(name, task) or task.limit is not None:
+        return {}
+    source = _source(task)
+    return {"dataset": {"id": source.dataset, "revision": source.revision, "task_id": source.task_id}}
 
 
 def cached(task: Task) -> Task | None:

@@ -1,8 +1,10 @@
-"""Export a finished selection for another trainer.
+"""Export a finished selection for another trainer, or the results of an evaluation for another tool.
 
 Run as: python -m lark.export outputs/selection/<name> --for fireworks --to data.jsonl
         python -m lark.export outputs/selection/<name> --for axolotl --to data.jsonl --weights repeat
         python -m lark.export outputs/selection/<name> --for swift --to data.jsonl --student my/student
+        python -m lark.export outputs/metrics/<name> --for inspect --to log.json
+        python -m lark.export outputs/metrics/<name> --for every_eval --to records
 """
 
 import argparse
@@ -15,6 +17,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
+from lark.config import GRADERS
 from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.export.checks import (
@@ -30,8 +33,10 @@ from lark.export.checks import (
 )
 from lark.export.examples import Contents, ExportExample, contents_of, read_examples
 from lark.export.repetition import repetitions
+from lark.export.results import FORMATS
 from lark.export.targets import TARGETS, Target, thinking_as_text
 from lark.models.dialogue import without_scale
+from lark.output.evaluations import Evaluation
 from lark.printing import log_to
 from lark.selection.write import TRAINING_SET
 from lark.store.disk import disk_errors
@@ -59,7 +64,10 @@ THINKING = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, export, and report what was written."""
     options = _parser().parse_args(arguments)
-    source = training_set(Path(options.selection))
+    if options.target in FORMATS:
+        export_results(options)
+        return
+    source = training_set(Path(options.artifact))
     target = TARGETS[options.target]
     check_copies(options.copies)
     read = reader(source, target, options)
@@ -108,6 +116,15 @@ def _read(source: Path, weights: str | None) -> Iterator[ExportExample]:
 
 def _without_scales(example: ExportExample) -> ExportExample:
     return replace(example, messages=[dict(without_scale(message)) for message in example.messages])
+
+
+def export_results(options: argparse.Namespace) -> None:
+    """Write the results of an evaluation, and report it."""
+    evaluation = Evaluation.read(user_path("artifact", options.artifact))
+    model = options.model or evaluation.model
+    to = user_path("--to", options.to)
+    with disk_errors(to.parent):
+        log.info(FORMATS[options.target](evaluation, model, options.grader, to))
 
 
 def lines(
@@ -189,13 +206,21 @@ def _report(to: Path, written: int, contents: Contents, mode: str, target: Targe
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m lark.export", description="Export a finished selection for another trainer."
+        "python -m lark.export",
+        description="Export a finished selection for another trainer, or results for another tool.",
     )
     parser.add_argument(
-        "selection", help="the folder of a selection, outputs/selection/<name>, or a train.jsonl"
+        "artifact",
+        help="a selection, outputs/selection/<name>, a train.jsonl, or an evaluation, outputs/metrics/<name>",
     )
-    parser.add_argument("--for", dest="target", required=True, choices=TARGETS, help="the trainer")
-    parser.add_argument("--to", required=True, help="the file to write")
+    parser.add_argument(
+        "--for",
+        dest="target",
+        required=True,
+        choices=[*TARGETS, *FORMATS],
+        help=f"the trainer; of an evaluation, {' or '.join(FORMATS)}",
+    )
+    parser.add_argument("--to", required=True, help="the file to write; for every_eval, a new folder")
     parser.add_argument(
         "--weights", choices=("keep", "repeat", "drop"), help="required if the trainer ignores weights"
     )
@@ -231,6 +256,10 @@ def _parser() -> argparse.ArgumentParser:
             default=1.0,
             help=f"for tinker: factor of the tokens of {noun}; 0 leaves them out (default: 1)",
         )
+    parser.add_argument(
+        "--grader", choices=GRADERS, default="verify", help="of an evaluation: whose grades (default: verify)"
+    )
+    parser.add_argument("--model", help="of an evaluation: owner/name of the model in the results")
     parser.add_argument("--ids", action="store_true", help="also write question_id and candidate_id")
     return parser
 

@@ -33,6 +33,19 @@ def check_file(to: Path) -> None:
         raise LarkError(f"--to {to}: {problem}")
 
 
+def check_new_folder(to: Path) -> None:
+    """Refuse a folder that has something in it, and a place where no folder can be."""
+    problem = None
+    if to.exists() and not to.is_dir():
+        problem = "this is a file. Give the name of a new folder."
+    elif to.is_dir() and any(to.iterdir()):
+        problem = "this folder is not empty. Give the name of a new one."
+    elif not to.parent.is_dir():
+        problem = f"there is no folder {to.parent}."
+    if problem:
+        raise LarkError(f"--to {to}: {problem}")
+
+
 def check_size(size: int, to: Path, limit: float) -> None:
     """Refuse a file that does not fit on the disk, or that is larger than the user expects."""
     free = shutil.disk_usage(to.parent).free

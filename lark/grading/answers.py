@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lark.grading.canonical import canonical_latex, canonical_number
+from lark.grading.canonical import canonical_latex, canonical_number, canonical_text
 
 
 class AnswerFormat(StrEnum):
@@ -21,6 +21,8 @@ class AnswerFormat(StrEnum):
     """GPQA-Diamond: one letter."""
     FREE_FORM = "free_form"
     """MATH-500: any LaTeX."""
+    EXACT = "exact"
+    """Puzzles such as reasoning-gym's: a text, in a box or in `<answer>` tags."""
 
 
 # A backslash is matched with the character after it, so that `\{` is not a brace, but the brace of `\\{` is.
@@ -210,6 +212,7 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
     - choice: equal after upper-casing and stripping white space, nothing else: `(B)`, `B.` and `\\text{B}`
       are wrong.
     - free form: equal as strings in the canonical form of MATH (`canonical_latex`).
+    - exact: equal as texts, apart from case and layout (`canonical_text`). Not in the paper.
     """
     if prediction is None:
         return False
@@ -223,3 +226,5 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
             return prediction == gold if number is None else canonical_number(prediction) == number
         case AnswerFormat.FREE_FORM:
             return prediction == gold or canonical_latex(prediction) == canonical_latex(gold)
+        case AnswerFormat.EXACT:
+            return prediction == gold or canonical_text(prediction) == canonical_text(gold)

@@ -1,6 +1,9 @@
-"""Forms that equal answers share under the paper's rules: the value of a number, and the notation of MATH."""
+"""Forms that equal answers share under the paper's rules: the value of a number, and the notation of MATH.
+Also the form of a text, for benchmarks whose answers are no mathematics.
+"""
 
 import re
+import unicodedata
 from fractions import Fraction
 
 from lark.grading.strict.notation import LITERAL
@@ -108,3 +111,20 @@ def canonical_latex(text: str) -> str:
         text = pattern.sub(replacement, text)
     literal = _SIGNED_LITERAL.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     return text if literal is None else str(_literal_value(literal))
+
+
+_TEXT_MACRO = re.compile(r"\\(?:text|mathrm|texttt)\s*\{([^{}]*)\}")
+_MARKUP = "$`*\"' \t\n"
+_AROUND_PUNCTUATION = re.compile(r"\s*([,;:()\[\]{}|])\s*")
+
+
+def canonical_text(text: str) -> str:
+    """A text without what does not belong to it: case, white space at its ends and around punctuation, line
+    breaks, quotes and markup around it, and a full stop at its end. Digits stay as they are: `007` is not
+    `7`.
+    """
+    text = _TEXT_MACRO.sub(r"\1", unicodedata.normalize("NFKC", text))
+    text = " ".join(text.casefold().split())
+    stripped = text.strip(_MARKUP).removesuffix(".").strip(_MARKUP)
+    # An answer may be a sign.
+    return _AROUND_PUNCTUATION.sub(r"\1", stripped or text)

@@ -1,13 +1,14 @@
 """Final answers that are not in a box: in tags, after `####`, or the last number of a response.
 
-Evaluation reads boxes only (lark/grading/answers.py). These forms are for pools, where `pool.answer_from`
-asks for them.
+Evaluation reads boxes only (lark/grading/answers.py), and tags too in benchmarks with `answer_format: exact`.
+These forms are for pools, where `pool.answer_from` asks for them, and for the gold answers of benchmarks
+whose files have solutions (`answer_from`).
 """
 
 import re
 from collections.abc import Callable, Sequence
 
-from lark.grading.answers import AnswerFormat, extract_boxed, grade_paper
+from lark.grading.answers import AnswerFormat, boxed_places, extract_boxed, grade_paper
 from lark.grading.canonical import canonical_number
 
 HASHES = "####"
@@ -26,6 +27,19 @@ def in_tags(text: str) -> str | None:
     if start < 0:
         return None
     return text[start + len(OPEN) : end].strip() or None
+
+
+def exact_answer(text: str) -> str | None:
+    """The answer of a benchmark with `answer_format: exact`: the last box or the last tags, whichever begins
+    later. A box in tags is the answer, without the words around it.
+    """
+    boxed = extract_boxed(text)
+    tagged = in_tags(text)
+    if boxed is None or tagged is None:
+        return tagged if boxed is None else boxed
+    box = boxed_places(text)[-1]
+    opening = text.rfind(OPEN, 0, text.rfind(CLOSE))
+    return boxed if box.start > opening else tagged
 
 
 def after_hashes(text: str) -> str | None:

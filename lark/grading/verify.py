@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.grading.answers import AnswerFormat
+from lark.grading.answers import AnswerFormat, grade_paper
 from lark.grading.canonical import canonical_number
 from lark.grading.choices import choice_letter
 from lark.work.machine import pinned
@@ -48,6 +48,8 @@ def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> b
     """The grade if it can be decided without sympy, otherwise None."""
     if prediction is None:
         return False
+    if answer_format == AnswerFormat.EXACT:
+        return grade_paper(prediction, gold, answer_format)
     prediction = prediction.strip()
     gold = gold.strip()
     if answer_format == AnswerFormat.CHOICE:

@@ -14,6 +14,8 @@ The content inside boxed{<number>} must be the final numeric answer only, with n
 additional text."""
 """AIME and AMC."""
 
+LETTERS = "A, B, C, D"
+"""The letters that the prompt of choices names."""
 CHOICE = """\
 You are an AI mathematician. All content you output MUST be in English. Use the question to deduce the \
 correct choice.

@@ -6,6 +6,7 @@ artifact without one (from an older version) gets it from `python -m lark.publis
 """
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ BUDGET_UNITS = {
     "size": "at most per question",
 }
 TEACHERS_SHOWN = 50
+DATASET_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 FIELDS = [
     ("messages", "the conversation in chat format; the last message is the selected response"),
     ("weight", "the weight of the trajectory's mean loss in training; the mean over the file is 1"),
@@ -118,12 +120,17 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
     selection = facts.input("selection")
     weights = _mapping(facts.depends.get("student")).get("weights")
     base = weights.rpartition("@")[0] if isinstance(weights, str) else None
-    head = {
+    head: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["lark", "distillation", "reasoning"],
     }
     missing = {"license": LICENCE_HINT}
+    datasets = _datasets(selection.input("pool"))
+    if datasets:
+        head["datasets"] = datasets
+    else:
+        missing["datasets"] = "fill in the hub id of the selection or of its pool, as a list"
     if base:
         head["base_model"] = base
     else:
@@ -147,6 +154,17 @@ def model_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         RIGHTS.format(what="model") + " The licence of the base model applies too.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _datasets(pool: Facts) -> list[str]:
+    """The datasets of the hub that a pool was read from, each once."""
+    mixed = _mapping(pool.depends.get("mix"))
+    ids = []
+    for source in map(_mapping, mixed.values() or [pool.depends]):
+        path = str(source.get("path"))  # of files, their checksums instead
+        if source.get("format") in ("hub", "rsr") and DATASET_ID.fullmatch(path):
+            ids.append(path)
+    return list(dict.fromkeys(ids))
 
 
 def _counts_table(facts: Facts) -> str:

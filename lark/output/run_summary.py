@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lark.config import GRADERS, Config
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
+from lark.evaluation.resampled import Resampled, resampled
 from lark.names import is_demo
 from lark.output.tables import markdown_table
 from lark.printing import some, text_table
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEMO_NOTE = "These are the demo's numbers, not the paper's results: the demo only exercises the code.\n"
-DETAILS = (
-    "By benchmark, in percent: Acc@{k} and its 95% interval over problems, the other grader, and single"
-    " samples"
+DETAILS = "By benchmark, in percent: Acc@{k} and its 95% interval over problems, and the other grader"
+RESAMPLED = (
+    "The same samples as others report them, in percent ({grader} grader): pass@1, the share of correct"
+    " samples, with its 95% interval (percentile bootstrap over problems); pass@{k}, the probability that"
+    " {k} of a problem's samples contain a correct one; maj@{k}, how often the most frequent of {k} answers"
+    " is correct"
 )
 MANY_UNBOXED = 80
 """Percentage of answers without a box above which they explain a low accuracy."""
@@ -47,6 +51,8 @@ class Evaluated:
     """Its method and budget, the first cells of its rows."""
     metrics: dict[str, dict[str, BenchmarkMetrics]]
     """By benchmark and grader. A benchmark that is not finished is missing."""
+    resampled: dict[str, dict[str, Resampled]]
+    """The same evaluations' pass@k and maj@k."""
 
     def under(self, grader: str) -> dict[str, BenchmarkMetrics]:
         """The metrics of each benchmark under one grader."""
@@ -94,10 +100,12 @@ def _report(
     """Print the results, and write them to summary.md and to the tracker."""
     config = run.config
     details = details_table(config, models)
+    samples = resampled_table(config, models)
     levels = levels_table(config, models)
     note = DEMO_NOTE if is_demo(config.student.name) else ""
     log.info("\n%s%s", results.text, f"\n{note}" if note else "")
     log.info("\n%s", details.text)
+    log.info("\n%s", samples.text)
     warning = _without_box(config, models)
     if warning:
         log.warning(warning)
@@ -105,7 +113,9 @@ def _report(
     if levels.rows and not all(is_demo(task.path) for task in tasks):  # the demo's: only in the file
         log.info(levels.text)
 
-    tables = [results, details, levels] if levels.rows else [results, details]
+    tables = [results, details, samples]
+    if levels.rows:
+        tables.append(levels)
     for table in tables:
         run.tracker.table(table.name, table.header, table.rows)
     parts = [table.markdown for table in tables]
@@ -166,15 +176,21 @@ def results_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     return SummaryTable("results", headline(config), ["student", "method", "B", *labels, "Avg"], rows)
 
 
+def _graders(config: Config) -> tuple[str, str]:
+    """The headline's grader, and the other one."""
+    main = config.benchmark.grader
+    (other,) = (grader for grader in GRADERS if grader != main)
+    return main, other
+
+
 def details_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
     """One row per model and benchmark, with numbers that the headline leaves out."""
     k = config.benchmark.decoding.samples
-    main = config.benchmark.grader
-    (other,) = (grader for grader in GRADERS if grader != main)
+    main, other = _graders(config)
     header = [
         *("method", "B", "benchmark", "problems"),
         *(f"Acc@{k} ({main})", "95% interval", f"Acc@{k} ({other})"),
-        *(f"one sample ({main})", f"one sample ({other})", "truncated", "without box"),
+        *("truncated", "without box"),
     ]
     rows = []
     for model in models:
@@ -184,10 +200,30 @@ def details_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
             cells = [config.benchmark.tasks[name].label, str(metrics.problems)]
             cells += [spread(metrics.accuracy_at_k), f"{low:.1f} to {high:.1f}"]
             cells += [spread(others[name].accuracy_at_k)]
-            cells += [spread(metrics.sample_accuracy), spread(others[name].sample_accuracy)]
             cells += [f"{metrics.truncated:.1f}", f"{metrics.unboxed:.1f}"]
             rows.append([*model.labels, *cells])
     return SummaryTable("details", DETAILS.format(k=k), header, rows)
+
+
+def resampled_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
+    """One row per model and benchmark, with the metrics that other tools report."""
+    k = config.benchmark.decoding.samples
+    main, other = _graders(config)
+    header = [
+        *("method", "B", "benchmark", "samples", "pass@1", "95% interval"),
+        *(f"pass@{k}", f"maj@{k}", f"pass@1 ({other})"),
+    ]
+    rows = []
+    for model in models:
+        for name, by_grader in model.resampled.items():
+            values = by_grader[main]
+            low, high = values.interval
+            cells = [config.benchmark.tasks[name].label, str(values.samples)]
+            cells += [f"{values.pass_at_1:.2f}", f"{low:.1f} to {high:.1f}"]
+            cells += [f"{values.pass_at_k:.2f}", f"{values.majority_at_k:.2f}"]
+            cells += [f"{by_grader[other].pass_at_1:.2f}"]
+            rows.append([*model.labels, *cells])
+    return SummaryTable("samples", RESAMPLED.format(grader=main, k=k), header, rows)
 
 
 def _without_box(config: Config, models: Sequence[Evaluated]) -> str | None:
@@ -233,11 +269,14 @@ def evaluated(config: Config, store: Store, plan: Sequence[Step]) -> list[Evalua
         if not step.makes(METRICS):
             continue
         metrics = {}
+        samples = {}
         for name, artifact in zip(step.labels, step.artifacts, strict=True):
             if store.state(artifact) == "finished":
                 metrics[name] = {grader: metrics_of(store, artifact, grader) for grader in GRADERS}
+                samples[name] = {grader: resampled(store.path(artifact), grader) for grader in GRADERS}
         if metrics:
-            models.append(Evaluated(trained if step.model == "trained" else ["Base model", "–"], metrics))
+            labels = trained if step.model == "trained" else ["Base model", "–"]
+            models.append(Evaluated(labels, metrics, samples))
     return models
 
 

@@ -15,6 +15,12 @@ from lark.scoring.external_scores import scores_file
 from lark.scoring.methods import METHODS
 from lark.store.store import Checksums
 
+NOT_IN_FINGERPRINT = ("label", "count", "public")
+"""Settings of a task that cannot change an answer."""
+LATER_SETTINGS = ("answer_from", "options_field")
+"""Settings of a task that count only if they are used, so that older artifacts stay valid."""
+USUAL_OPTIONS = 4
+"""Options of a multiple-choice problem under the paper's system prompt."""
 SPEED_ONLY = ("name", "questions", "packing", "gradient_checkpointing", "liger", "checkpoints")
 """Training settings that cannot change the trained weights."""
 
@@ -23,11 +29,16 @@ def questions_part(name: str, task: Task) -> dict[str, Any]:
     """Everything in a task that can change a student's answers: the problems and the system prompt."""
     problems = benchmarks.load_if_here(name, task)
     if problems is None:
-        source = {
-            key: value for key, value in asdict(task).items() if key not in ("label", "count", "public")
-        }
+        source = {key: value for key, value in asdict(task).items() if key not in NOT_IN_FINGERPRINT}
+        for key in LATER_SETTINGS:
+            if source[key] is None:
+                del source[key]
         return source | {"name": name}
-    return {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
+    part = {"questions": _digest((p.id, p.question) for p in problems), "answer_format": task.answer_format}
+    options = {len(problem.options) for problem in problems if problem.options} - {USUAL_OPTIONS}
+    if options:  # the system prompt names their letters
+        part["options"] = "all letters"
+    return part
 
 
 def answers_part(name: str, task: Task) -> dict[str, Any]:

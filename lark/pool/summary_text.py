@@ -188,10 +188,11 @@ def _answer_hints(counts: Counts) -> Iterator[str]:
             other = "pool.unknown=drop drops them" if what == "kept" else "pool.unknown=keep keeps them"
             yield f"{count:,} trajectories whose correctness is not known were {what}: {other}."
     if counts["boxed"] < 0.5:
+        share = f"only {counts['boxed']:.1%} of the responses have" if counts["boxed"] else "no response has"
         yield (
-            f"only {counts['boxed']:.1%} of the responses have a \\boxed{{}} answer, and evaluation reads"
-            " nothing else: a student trained on them may score 0. If answers are marked in another way, box"
-            " them with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
+            f"{share} a \\boxed{{}} answer, and evaluation reads nothing else (but tags with answer_format:"
+            " exact): a student trained on them may score 0. If answers are marked in another way, box them"
+            " with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
             " (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from lark.config import GRADERS
 from lark.config.checks import user_path
 from lark.printing import log_to, text_table
 from lark.publish import hub
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hub.check_name(options.to)
     check_licence(options.license)
     folder = find_artifact(options.artifact, user_path("--outputs", options.outputs))
-    artifact = bundle(folder, options.license)
+    grader = None if options.results == "none" else options.results
+    artifact = bundle(folder, options.to, options.license, grader)
     log.info(describe(artifact, options.to, options.public))
     if not options.really:
         log.info("Nothing was uploaded. Check the card, %s, then add --really.", artifact.card)
@@ -38,11 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def describe(artifact: Bundle, name: str, public: bool) -> str:
     """The files, their sizes, and what is missing."""
     sizes = {file.name: file.stat().st_size for file in artifact.files}
+    sizes |= {result.name: len(result.content) for result in artifact.results.files}
     sizes["total"] = sum(sizes.values())
     access = "public" if public else "private, if it is new"
     lines = [
         f"{artifact.folder.name} as the {artifact.repo_type} {name} ({access})",
         text_table(["file", "bytes"], [[file, f"{size:,}"] for file, size in sizes.items()]),
+        *artifact.results.left_out,
         *(f"Missing in {artifact.card.name}: {field}." for field in artifact.missing),
     ]
     return "\n".join(lines)
@@ -59,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         "--to", required=True, help="owner/name of the repository; it is created if it does not exist"
     )
     parser.add_argument("--license", help="identifier of the licence, written into the card")
+    parser.add_argument(
+        "--results",
+        choices=(*GRADERS, "none"),
+        default="verify",
+        help="of a checkpoint: the grader of the evaluation results to publish, or none (default: verify)",
+    )
     parser.add_argument("--public", action="store_true", help="create a public repository (default: private)")
     parser.add_argument("--hub", help="address of the hub (default: HF_ENDPOINT, or huggingface.co)")
     parser.add_argument(

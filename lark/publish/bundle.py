@@ -3,13 +3,14 @@
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lark.config.checks import user_path
 from lark.output.cards import dataset_card, model_card
 from lark.output.markdown import metadata, with_licence
 from lark.publish.checks import manifest_of, no_such_artifact, not_publishable, require_files, require_intact
+from lark.publish.eval_results import Results, results_of
 from lark.selection.write import SELECTION
 from lark.store.store import CARD, write_text
 from lark.training.checkpoints import CHECKPOINT
@@ -48,6 +49,8 @@ class Bundle:
     repo_type: str
     files: tuple[Path, ...]
     """Including the card."""
+    results: Results = field(default_factory=Results)
+    """Evaluation results, of a checkpoint."""
 
     @property
     def card(self) -> Path:
@@ -72,9 +75,10 @@ def find_artifact(name: str, outputs: Path) -> Path:
     raise no_such_artifact(name, outputs)
 
 
-def bundle(folder: Path, licence: str | None = None) -> Bundle:
-    """Check that the artifact is finished and complete, and make its card if it has none. `licence`:
-    written into the card.
+def bundle(folder: Path, name: str, licence: str | None = None, grader: str | None = None) -> Bundle:
+    """Check that the artifact is finished and complete, and make its card if it has none. `name`: of the
+    repository. `licence`: written into the card. `grader`: of the results of a checkpoint; None: without
+    results.
     """
     manifest = manifest_of(folder)
     kind = PUBLISHABLE.get(manifest.kind)
@@ -87,6 +91,9 @@ def bundle(folder: Path, licence: str | None = None) -> Bundle:
         log.info("Wrote %s. Complete it before you publish.", card)
     if licence is not None:
         write_text(card, with_licence(card.read_text(encoding="utf-8"), licence))
-    names = sorted(name for name in manifest.files if kind.files.fullmatch(name))
+    names = sorted(file for file in manifest.files if kind.files.fullmatch(file))
     require_files(folder, names)
-    return Bundle(folder, kind.repo_type, (card, *(folder / name for name in names)))
+    results = Results()
+    if grader is not None and manifest.kind == CHECKPOINT.name:
+        results = results_of(folder, grader, name)
+    return Bundle(folder, kind.repo_type, (card, *(folder / file for file in names)), results)

@@ -32,6 +32,8 @@ def push(bundle: Bundle, name: str, public: bool, endpoint: str | None = None) -
     operations = [
         CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=str(file)) for file in bundle.files
     ]
+    for result in bundle.results.files:
+        operations.append(CommitOperationAdd(path_in_repo=result.name, path_or_fileobj=result.content))
     try:
         api.create_repo(name, repo_type=bundle.repo_type, private=not public, exist_ok=True)
         commit = api.create_commit(

@@ -86,6 +86,13 @@ class Fields:
         value = self.get(name)
         return str(value) if isinstance(value, bool) else self.scalar(name)
 
+    def options(self, name: str) -> list[str]:
+        """All options of a multiple-choice problem."""
+        values = self.get(name)
+        if not isinstance(values, list | tuple) or len(values) < 2:
+            raise self._refused(name, "a list of at least two options")
+        return [Fields({name: value}, self.where, self.advice).option(name) for value in values]
+
     def identity(self, name: str, remedy: str = "") -> str:
         """An id as text: 7, 7.0 and `7 ` are the same id (`id_text`)."""
         value = self.get(name)

@@ -176,9 +176,9 @@ def test_a_folder_or_hub_id_is_read_with_datasets(tmp_path: Path) -> None:
         ({"problem": "?"}, {}, "there is no `answer`; the row has problem"),
         ({"problem": "?", "answer": "1"}, {"id_field": "name"}, "there is no `name`"),
         (
-            {"problem": "?", "answer": "1", "level": "Level 5"},
+            {"problem": "?", "answer": "1", "level": "hard"},
             {"level_field": "level"},
-            "`level` must be a whole number, not 'Level 5'",
+            "`level` must be a whole number, not 'hard'",
         ),
     ],
 )
@@ -456,7 +456,16 @@ def test_a_byte_order_mark_is_ignored(file: str, content: bytes, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("level", "is_whole"),
-    [(3, True), (3.0, True), ("3", True), (2.5, False), ("Level 3", False), ([3], False), ("1e300", False)],
+    [
+        (3, True),
+        (3.0, True),
+        ("3", True),
+        (2.5, False),
+        ("Level 3", True),
+        ("grade 3", False),
+        ([3], False),
+        ("1e300", False),
+    ],
 )
 def test_a_level_is_a_whole_number(level: object, is_whole: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"

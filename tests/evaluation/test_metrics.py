@@ -144,6 +144,13 @@ def test_the_bootstrap_is_the_same_every_time_and_fast() -> None:
     assert bootstrap_interval(solved, seed=3) != bootstrap_interval(solved, seed=4)
 
 
+def test_the_bootstrap_draws_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = np.random.default_rng(1).random(83)
+    whole = bootstrap_interval(solved)
+    monkeypatch.setattr("lark.evaluation.metrics.BLOCK", 1000)
+    assert bootstrap_interval(solved) == whole
+
+
 def test_incomplete_evaluations_are_refused() -> None:
     samples = solved_counts((1, 1), 3)
     with pytest.raises(LarkError, match="no graded samples"):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from lark.config import Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import fetch, load
+from lark.evaluation.public import origin
 from lark.models.shapes import ARCHITECTURES, DEMO
 from lark.pipeline.plan import fetched_plan, make_plan
 from lark.store.store import Checksums
@@ -299,3 +301,17 @@ def test_a_part_of_an_input_in_the_cache_does_not_count_as_fetched(missing: str,
 def test_fetching_is_not_mixed_with_other_stages() -> None:
     with pytest.raises(LarkError, match="fetch runs alone"):
         composed("stages=[fetch,pool]")
+
+
+def test_the_dataset_of_a_complete_public_benchmark_is_recorded(home: Path) -> None:
+    """Results are published under the dataset's id, so nothing else may have it."""
+    gpqa = task("gpqa_diamond")
+    assert gpqa.public is not None
+    dataset = {"id": "Idavidrein/gpqa", "revision": gpqa.public.revision, "task_id": "diamond"}
+    assert origin("gpqa_diamond", gpqa) == {"dataset": dataset}
+    assert origin("gpqa_diamond", replace(gpqa, limit=20)) == {}
+    assert origin("gpqa_diamond", replace(gpqa, path="mine.csv")) == {}
+    Path("data").mkdir()
+    Path("data/gpqa_diamond.csv").write_text("")  # the user's file, whatever it has
+    assert origin("gpqa_diamond", gpqa) == {}
+    assert origin("demo_words", composed().benchmark.tasks["demo_words"]) == {}

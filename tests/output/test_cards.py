@@ -21,6 +21,7 @@ from lark.pipeline.plan import make_plan
 from lark.selection.write import SELECTION
 from lark.store.store import CARD, Checksums, Store
 from tests.conftest import composed, work_here
+from tests.explorer.synthetic import artifact
 
 HOSTILE = [
     "a|b",
@@ -196,3 +197,26 @@ def test_a_licence_is_set_once(card: str) -> None:
 
 def test_text_is_cut() -> None:
     assert len(text("a" * 1000)) == 200
+
+
+HUB = {"format": "hub", "path": "open-r1/OpenR1-Math-220k"}
+RSR = {"format": "rsr", "path": "someone/pool"}
+FILES = {"format": "rows", "path": {"a/b.jsonl": "0123"}}
+
+
+@pytest.mark.parametrize(("pool", "datasets"), [
+    (HUB, ["open-r1/OpenR1-Math-220k"]),
+    (FILES, None),
+    ({"format": "rows", "path": "a/b"}, None),
+    ({"format": "mix", "mix": {"one": HUB, "two": FILES, "three": RSR, "four": HUB}},
+     ["open-r1/OpenR1-Math-220k", "someone/pool"]),
+])  # fmt: skip
+def test_a_model_card_names_the_datasets_that_the_selection_comes_from(
+    pool: dict[str, object], datasets: list[str] | None, tmp_path: Path
+) -> None:
+    artifact(tmp_path, "pool", "mine", "a" * 12, pool, {})
+    artifact(tmp_path, "selection", "mine", "b" * 12, {}, {"pool": f"mine-{'a' * 12}"})
+    folder = artifact(tmp_path, "checkpoint", "mine", "c" * 12, {}, {"selection": f"mine-{'b' * 12}"})
+    card = model_card(folder)
+    assert metadata(card).get("datasets") == datasets
+    assert ("# datasets: fill in" in card) is (datasets is None)

@@ -41,6 +41,19 @@ def evaluated(folder: Path, *overrides: str, path: str | None = None) -> tuple[C
             for grader, right in (("paper", (0, 1)), ("verify", (0, 1, 2, 3)))
         }
         (folders[0] / "metrics.json").write_text(json.dumps(metrics))
+        grades = [
+            {
+                "problem": f"p{p}",
+                "seed": seed,
+                "answer": "5",
+                "answer_verify": "5",
+                "paper": p < 2,
+                "verify": True,
+            }
+            for p in range(4)
+            for seed in config.benchmark.decoding.seeds
+        ]
+        (folders[0] / "grades.jsonl").write_text("".join(json.dumps(grade) + "\n" for grade in grades))
         return [{}]
 
     for artifact in (*_inputs(graded), *graded.artifacts):
@@ -68,6 +81,16 @@ def test_the_details_are_of_the_headlines_grader(
         interval,
         unboxed,
     )
+
+
+def test_the_same_samples_are_shown_as_pass_and_majority(tmp_path: Path) -> None:
+    config, store, plan = evaluated(tmp_path)
+    table = summary.resampled_table(config, summary.evaluated(config, store, plan))
+    (row,) = table.rows
+    cells = dict(zip(table.header, row, strict=True))
+    assert (cells["samples"], cells["pass@1"], cells["pass@1 (verify)"]) == ("3", "50.00", "100.00")
+    assert (cells["pass@5"], cells["maj@5"]) == ("50.00", "50.00")
+    assert "percentile bootstrap over problems" in table.title and "pass@5, the probability" in table.title
 
 
 def test_answers_that_cannot_be_read_explain_an_empty_table(

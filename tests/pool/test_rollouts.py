@@ -1,9 +1,12 @@
 """Rollouts, evaluation logs and agent sessions are read whole, with the verdicts that they bring."""
 
 import json
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lark.config import Pool
@@ -317,6 +320,33 @@ def test_a_damaged_log_of_inspect_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "log.eval").write_bytes(b"PK\x03\x04 and nothing else")
     with pytest.raises(LarkError, match=r"log\.eval: cannot be read as a log of Inspect"):
         list(read(Pool(name="files", format="rows", path=str(tmp_path / "log.eval"))))
+
+
+def with_zstd(path: Path) -> None:
+    """Compress the members of an archive as Inspect does since 2026. zipfile cannot write them, so they are
+    stored, and then called compressed.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, pa.compress(content, "zstd", asbytes=True))
+    data = bytearray(path.read_bytes())
+    for signature, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        for match in re.finditer(re.escape(signature), bytes(data)):
+            data[match.start() + place : match.start() + place + 2] = (93).to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+def test_a_log_of_inspect_that_is_compressed_with_zstd_is_read(tmp_path: Path) -> None:
+    pool, before, _ = published("inspect", tmp_path)
+    (log,) = tmp_path.glob("*.eval")
+    with_zstd(log)
+    assert {member.compress_type for member in zipfile.ZipFile(log).infolist()} == {93}
+    assert list(read(pool)) == before
+    log.write_bytes(log.read_bytes().replace(b"\x28\xb5\x2f\xfd", b"\x00\x00\x00\x00"))  # zstd's signature
+    with pytest.raises(LarkError, match=r"log\.eval: cannot be read as a log of Inspect"):
+        list(read(pool))
 
 
 def test_a_vote_labels_only_trajectories_that_answer(tmp_path: Path) -> None:

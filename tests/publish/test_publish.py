@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from huggingface_hub import parse_eval_result_entries
 
 from lark.errors import LarkError
 from lark.output.markdown import metadata
 from lark.publish.__main__ import main
 from lark.store.integrity import CARD, stamps
 from lark.store.manifest import MANIFEST
+from tests.explorer.synthetic import write_answers
 
 TOKEN = "hf_" + "secret" * 5
 
@@ -253,3 +256,51 @@ def test_what_is_not_a_finished_artifact_is_refused(artifact: Path, tmp_path: Pa
                 "me/mine",
             ]
         )
+
+
+@pytest.fixture
+def student(tmp_path: Path) -> Path:
+    """A trained student with two evaluations: of a public dataset, and of a file."""
+    folder = made(
+        tmp_path, "checkpoint", {"config.json": "{}", "model.safetensors": "w", "config.yaml": "{}"}
+    )
+    name = folder.name.removesuffix("-0123456789ab")
+    for task, print_, dataset in (("gsm8k", "1" * 12, GSM8K), ("mine", "2" * 12, None)):
+        write_answers(tmp_path, f"{name}-{task}", 4, print_, checkpoint=folder.name)
+        (metrics,) = (tmp_path / "metrics").glob(f"*-{print_}")
+        manifest = json.loads((metrics / MANIFEST).read_text())
+        manifest["counts"] = {} if dataset is None else {"dataset": dataset}
+        (metrics / MANIFEST).write_text(json.dumps(manifest))
+    return folder
+
+
+GSM8K = {"id": "openai/gsm8k", "revision": "7" * 40, "task_id": "gsm8k"}
+
+
+@pytest.mark.parametrize("grader", ["verify", "paper"])
+def test_results_on_public_benchmarks_are_published_with_the_student(
+    grader: str, student: Path, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        main([str(student), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really",
+              "--results", grader])  # fmt: skip
+    (name,) = [file for file in hub.uploaded() if file.startswith(".eval_results/")]
+    assert name in caplog.text
+    text = hub.uploaded()[name].decode()
+    (entry,) = yaml.safe_load(text)
+    (metrics,) = (student.parents[1] / "metrics").glob(f"*-{'1' * 12}")
+    grades = [json.loads(line)[grader] for line in (metrics / "grades.jsonl").open()]
+    assert entry["dataset"] == {"id": "openai/gsm8k", "task_id": "gsm8k", "revision": "7" * 40}
+    assert entry["value"] == round(100 * sum(grades) / len(grades), 2)
+    assert (str(entry["date"]), entry["source"]["url"]) == ("2026-01-02", "https://huggingface.co/me/mine")
+    assert "pass@1 over 4 samples per problem (95% interval over problems" in entry["notes"]
+    assert f"grader {grader}" in entry["notes"]
+    (parsed,) = parse_eval_result_entries(yaml.safe_load(text))
+    assert (parsed.dataset_id, parsed.task_id, parsed.value) == ("openai/gsm8k", "gsm8k", entry["value"])
+    assert "left out: they are not of a complete public dataset" in caplog.text
+
+
+def test_a_student_can_be_published_without_results(student: Path, hub: Hub) -> None:
+    main([str(student), "--to", "me/mine", "--hub", hub.address, "--license", "mit", "--really",
+          "--results", "none"])  # fmt: skip
+    assert set(hub.uploaded()) == {CARD, "config.json", "model.safetensors"}

@@ -234,4 +234,4 @@ def test_the_planner_and_other_readers_use_no_changed_file(outputs: Path) -> Non
     (checkpoint,) = outputs.glob("checkpoint/*")
     change(checkpoint / FILES["checkpoint"])
     with pytest.raises(DamagedError, match=r"model\.safetensors has changed"):
-        bundle(checkpoint)
+        bundle(checkpoint, "me/mine")

@@ -3,11 +3,14 @@
 import json
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from lark.config import GRADERS
-from lark.evaluation.grade import METRICS
+from lark.evaluation.grade import GRADES_FILE, METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
+from lark.evaluation.resampled import Resampled, resampled_metrics
+from lark.evaluation.shards import read_lines
 from lark.explorer.context import Context
 from lark.explorer.evaluated import Evaluation, evaluations, models_of
 from lark.explorer.listing import Entry, Listing, started
@@ -155,13 +158,18 @@ def task_label(name: str) -> str:
 
 def _cell(evaluation: Evaluation, context: Context) -> dict[str, Any]:
     path = evaluation.metrics.file(METRICS.file)
+    grades = evaluation.metrics.file(GRADES_FILE)
 
     def read() -> dict[str, Any]:
         with reading(path):
             values = json.loads(path.read_text(encoding="utf-8"))
-            return {grader: _numbers(BenchmarkMetrics.from_dict(values[grader])) for grader in GRADERS}
+            numbers = {grader: _numbers(BenchmarkMetrics.from_dict(values[grader])) for grader in GRADERS}
+        for grader, readings in _readings(grades).items():
+            numbers[grader]["readings"] = readings
+        return numbers
 
-    return {"metrics": evaluation.metrics.fingerprint, **context.cached(("metrics", path), [path], read)}
+    cell = context.cached(("metrics", path), [path, grades], read)
+    return {"metrics": evaluation.metrics.fingerprint, **cell}
 
 
 def _numbers(metrics: BenchmarkMetrics) -> dict[str, Any]:
@@ -170,9 +178,27 @@ def _numbers(metrics: BenchmarkMetrics) -> dict[str, Any]:
         "std": metrics.accuracy_at_k.std,
         "by_seed": list(metrics.accuracy_at_k.by_seed),
         "interval": list(metrics.interval),
-        "sample": metrics.sample_accuracy.mean,
         "problems": metrics.problems,
         "samples": metrics.samples,
         "truncated": metrics.truncated,
         "unboxed": metrics.unboxed,
+        "readings": {},
+    }
+
+
+def _readings(grades: Path) -> dict[str, dict[str, Any]]:
+    """pass@1, pass@k and maj@k by grader. Without readable grades there are none; Acc@k is still shown."""
+    try:
+        with reading(grades):
+            rows = read_lines(grades)
+            return {grader: _reading(resampled_metrics(rows, grader)) for grader in GRADERS}
+    except PageError:
+        return {}
+
+
+def _reading(samples: Resampled) -> dict[str, Any]:
+    return {
+        "pass@1": {"mean": samples.pass_at_1, "interval": list(samples.interval)},
+        f"pass@{samples.k}": {"mean": samples.pass_at_k, "interval": None},
+        f"maj@{samples.k}": {"mean": samples.majority_at_k, "interval": None},
     }
