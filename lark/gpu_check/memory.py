@@ -21,6 +21,9 @@ class Peak:
         if device == "cpu":
             RESET.write_text(PEAK, encoding="ascii")
             self.before = _status("VmRSS")
+        elif torch.cuda.is_initialized():  # otherwise nothing is in use, and no GPU is chosen yet
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
     def gib(self) -> float:
         if self.device == "cpu":

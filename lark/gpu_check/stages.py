@@ -29,10 +29,10 @@ GREEDY = [
     "benchmark.decoding.repetition_penalty=1.0", "benchmark.decoding.max_new_tokens=24",
 ]  # fmt: skip
 SCORING = ["stages=[score]", "pool.questions=6", "scoring.shard_tokens=2000"]
-SCORE_LIMIT = {"float32": 1e-3, "bfloat16": 2e-2}
-"""Relative. Processes cut the pool into other batches, and a GPU then sums in another order."""
-ROUNDING_LIMIT = 5e-2
-"""Relative, of the loss of a trajectory in bfloat16 and in float32."""
+SCORE_LIMIT = {"float32": 1e-3, "bfloat16": 5e-2}
+"""Relative. Processes cut the pool into other batches, and a GPU then sums in another order. In bfloat16,
+the demo's scores differ by up to 2% from those in float32.
+"""
 
 
 def packs(place: Place) -> str:
@@ -42,7 +42,7 @@ def packs(place: Place) -> str:
     half, exact = (_scores(place.folder / name) for name in ("bfloat16", "float32"))
     expectations.expect_same_trajectories(list(exact["candidate_id"]), list(half["candidate_id"]), 1)
     errors = [_difference(exact, half, [name]) for name in ("nll", "brier")]
-    return within(f"{len(exact)} trajectories, loss and Brier score:", max(errors), ROUNDING_LIMIT)
+    return within(f"{len(exact)} trajectories, loss and Brier score:", max(errors), SCORE_LIMIT["bfloat16"])
 
 
 EXACT = ["student.dtype=float32", "student.attention=sdpa", "scoring.liger=false"]

@@ -85,8 +85,8 @@ def written(place: Place, sample: Sample) -> Path:
     finished = folder / TOKENIZER[-1]
     if not finished.exists():
         torch.manual_seed(0)
-        model = _random(sample, place)
-        model.save_pretrained(folder)
+        _random(sample, place).save_pretrained(folder)
+        torch.cuda.empty_cache()  # for the processes of the check, and for vLLM; does nothing on CPU
         for name in TOKENIZER:  # the last file marks a complete folder
             shutil.copyfile(DEMO / name, folder / name)
     return folder

@@ -29,7 +29,7 @@ from lark.training.worker import prepare
 from lark.work.launch import run_worker
 from lark.work.operation import EXPANDABLE, Job, Step
 
-PACK = {"cuda": 32_768, "cpu": 1_024}
+PACK = {"cuda": 32_768, "cpu": 512}
 """Tokens of a pack; the paper's on GPUs."""
 SHORT = {"cuda": 2_048, "cpu": 256}
 """Tokens of a pack where only the code path matters."""
@@ -203,9 +203,9 @@ def measure(job: Job) -> dict[str, Any]:
     trainer.require_usable()
     measured = {
         "peak_gib": peak.gib(),
-        "steps": clock.steps,
-        "forwards": clock.forwards,
-        "micro_steps": clock.micro_steps,
+        "steps": _rounded(clock.steps),
+        "forwards": _rounded(clock.forwards),
+        "micro_steps": _rounded(clock.micro_steps),
         "losses": [line["loss"] for line in trainer.state.log_history if "loss" in line],
         "skipped": {str(step): names for step, names in trainer.skipped.items()},
         "quantized": sum(type(part).__module__.startswith("bitsandbytes") for part in model.modules()),
@@ -215,6 +215,10 @@ def measure(job: Job) -> dict[str, Any]:
         ranks = [{} for _ in range(job.world)]
         distributed.all_gather_object(ranks, measured)
     return {"ranks": ranks}
+
+
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    return [round(value, 4) for value in seconds]
 
 
 @dataclass
