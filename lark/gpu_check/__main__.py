@@ -47,10 +47,11 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         core = core_rate(gpus)
         results = run_checks(chosen, gpus, folder, path, options.limit, _announce)
         shutil.rmtree(folder / STUDENTS, ignore_errors=True)
-        measured, line = write(folder, record(results, gpus, described, core))
+        values = record(results, gpus, described, core)
+        measured, line = write(folder, values)
         _print(path, f"\n{table(results)}\n\n{line}\n")
-        _print(path, f"For plans with these rates: planner.measured={measured}\nFull output: {path}")
-        _print(path, verdict(results, gpus))
+        hint = f"For plans with these rates: planner.measured={measured}\n" if values["rates"] else ""
+        _print(path, f"{hint}Full output: {path}\n{verdict(results, gpus)}")
     return int(any(result.status == "FAIL" for result in results))
 
 

@@ -145,12 +145,14 @@ def expect_little_waiting(share: float) -> None:
 def expect_planned_memory(peak_gib: float, planned_gib: float) -> None:
     if peak_gib > MEMORY * planned_gib:
         raise LarkError(
-            f"The peak of memory is {peak_gib:.2f} GiB; the planner expects {planned_gib:.2f} GiB."
+            f"The peak of memory is {peak_gib:.2f} GiB, more than {MEMORY:g} times the planner's"
+            f" {planned_gib:.2f} GiB."
         )
 
 
 def losses_within(losses: Sequence[float], expected: Sequence[float], limit: float) -> str:
     """The largest relative difference of losses, as text. Raises LarkError if it exceeds the limit."""
+    expect_finite(losses)
     if len(losses) != len(expected):
         raise LarkError(f"Training has {len(losses)} steps, not {len(expected)}.")
     differences = [abs(ours / theirs - 1) for ours, theirs in zip(losses, expected, strict=True)]

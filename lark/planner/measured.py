@@ -77,7 +77,8 @@ class Measured:
         if self.decoding is not None:
             speeds["decoding"] = self.decoding.tokens_per_second
         listed = ", ".join(f"{DOING[kind]} {speed:,.0f} tokens/s" for kind, speed in speeds.items())
-        return f"measured by make gpu-check on one of {self.count} x {self.name}: {listed} ({self.path})"
+        machine = f"one of {self.count} x {self.name}"
+        return f"measured by make gpu-check on {machine}: {listed or 'no rates'} ({self.path})"
 
 
 def measured(config: Config) -> Measured | None:

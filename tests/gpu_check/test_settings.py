@@ -45,7 +45,7 @@ TRAININGS: dict[str, Callable[[Place], Any]] = {
 }
 
 
-class Recorded(Exception):
+class RecordedError(Exception):
     """In place of a process that needs a GPU."""
 
 
@@ -62,12 +62,12 @@ def commands(check: Callable[[Place], Any], folder: Path, monkeypatch: pytest.Mo
         return ""
 
     def stop(*_: Any) -> None:
-        raise Recorded
+        raise RecordedError
 
     monkeypatch.setattr(stages, "_run", record)
     monkeypatch.setattr(stages, "_started", stop)
     monkeypatch.setattr(stages, "is_cpu_build", lambda: False)
-    with pytest.raises((LarkError, Recorded)):  # there are no results to compare
+    with pytest.raises((LarkError, RecordedError)):  # there are no results to compare
         check(gpu(folder))
     return recorded
 
@@ -134,11 +134,11 @@ def requests(
     def record(place: Place, request: training.Request, name: str = "run") -> Any:
         recorded.append(request)
         if len(recorded) == 2 or check not in (training.qlora, training.sequence_parallel):
-            raise Recorded
+            raise RecordedError
         return None, [{}]
 
     monkeypatch.setattr(training, "trained", record)
-    with pytest.raises(Recorded):
+    with pytest.raises(RecordedError):
         check(place)
     return recorded
 
