@@ -16,7 +16,7 @@ from pathlib import Path
 from lark.config.checks import user_path
 from lark.errors import LarkError
 from lark.gpu_check.check import CHECKS, STUDENTS, Check
-from lark.gpu_check.record import core_rate, record, write
+from lark.gpu_check.measurements import core_rate, record, write
 from lark.gpu_check.runner import run_checks, table, verdict
 from lark.gpu_check.versions import versions
 from lark.printing import log_to

@@ -97,7 +97,7 @@ class Check:
 
 ARITHMETIC = "lark.gpu_check.arithmetic"
 STAGES = "lark.gpu_check.stages"
-TRAINING = "lark.gpu_check.training"
+TRAINING = "lark.gpu_check.short_training"
 SPEED = "lark.gpu_check.speed"
 ZERO2 = "lark.gpu_check.gradients:zero2"
 CHECKS = (

@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.gpu_check import arithmetic, settings, speed, stages, student, training
+from lark.gpu_check import arithmetic, settings, short_training, speed, stages, student
 from lark.gpu_check.check import Place
 from lark.gpu_check.expectations import expect_one_skipped, expect_packs, expect_runs_code
 from lark.gpu_check.planned import planner_for
@@ -37,11 +37,11 @@ RUNS: dict[str, Callable[[Place], Any]] = {
     "tensor-parallel": stages.tensor_parallel,
 }
 TRAININGS: dict[str, Callable[[Place], Any]] = {
-    "memory": training.memory,
-    "offload": training.offload,
-    "qlora": training.qlora,
-    "sequence-parallel": training.sequence_parallel,
-    "waiting": training.waiting,
+    "memory": short_training.memory,
+    "offload": short_training.offload,
+    "qlora": short_training.qlora,
+    "sequence-parallel": short_training.sequence_parallel,
+    "waiting": short_training.waiting,
 }
 
 
@@ -127,17 +127,17 @@ def on_disk(sample: Sample, folder: Path) -> tuple[Path, PreTrainedConfig]:
 
 def requests(
     check: Callable[[Place], Any], place: Place, monkeypatch: pytest.MonkeyPatch
-) -> list[training.Request]:
+) -> list[short_training.Request]:
     """The trainings that a check asks for."""
     recorded = []
 
-    def record(place: Place, request: training.Request, name: str = "run") -> Any:
+    def record(place: Place, request: short_training.Request, name: str = "run") -> Any:
         recorded.append(request)
-        if len(recorded) == 2 or check not in (training.qlora, training.sequence_parallel):
+        if len(recorded) == 2 or check not in (short_training.qlora, short_training.sequence_parallel):
             raise RecordedError
         return None, [{}]
 
-    monkeypatch.setattr(training, "trained", record)
+    monkeypatch.setattr(short_training, "trained", record)
     with pytest.raises(RecordedError):
         check(place)
     return recorded
@@ -165,16 +165,16 @@ def test_the_checks_of_training_have_what_they_are_named_for(
 ) -> None:
     monkeypatch.setattr(student, "memory_gib", lambda device: 80.0)
     place = gpu(tmp_path, 8)
-    (full,) = requests(training.memory, place, monkeypatch)
+    (full,) = requests(short_training.memory, place, monkeypatch)
     assert full.tokens == max(full.lengths) == 32_768 and full.sample.shape.hidden == 3584
-    (poisoned,) = requests(training.offload, place, monkeypatch)
+    (poisoned,) = requests(short_training.offload, place, monkeypatch)
     assert poisoned.poisoned and "hardware.offload=optimizer" in poisoned.settings
-    plain, quantized = requests(training.qlora, place, monkeypatch)
+    plain, quantized = requests(short_training.qlora, place, monkeypatch)
     assert set(quantized.settings) - set(plain.settings) == {"training.lora.bits=4"}
-    alone, shared = requests(training.sequence_parallel, place, monkeypatch)
+    alone, shared = requests(short_training.sequence_parallel, place, monkeypatch)
     assert set(shared.settings) - set(alone.settings) == {"hardware.sequence_parallel=2"}
     assert shared.tokens == 32_768 and shared.processes == 2
-    (several,) = requests(training.waiting, place, monkeypatch)
+    (several,) = requests(short_training.waiting, place, monkeypatch)
     assert several.processes == 8 and "hardware.zero=2" in several.settings
     assert len(several.lengths) == 3 * several.batch == 3 * 64
 

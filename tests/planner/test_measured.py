@@ -8,7 +8,7 @@ import pytest
 
 from lark.config import Config
 from lark.errors import LarkError
-from lark.gpu_check import record as records
+from lark.gpu_check import measurements as records
 from lark.gpu_check.check import CHECKS, Measured
 from lark.gpu_check.runner import CheckResult
 from lark.models.shapes import Shape, shape_of

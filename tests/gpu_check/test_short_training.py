@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lark.errors import LarkError
-from lark.gpu_check import training
+from lark.gpu_check import short_training
 from lark.gpu_check.check import Place
 from lark.gpu_check.expectations import expect_planned_memory, losses_within
 from lark.gpu_check.memory import Peak
@@ -19,33 +19,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_memory_is_at_least_the_optimizers_and_at_most_the_planners(folder: Path) -> None:
-    measured = training.memory(Place("cpu", 1, folder / "memory"))
+    measured = short_training.memory(Place("cpu", 1, folder / "memory"))
     state_gib = 16 * Sample("small", 4).shape.parameters / GIB
     peak = measured.figures["peak_gib"]
     assert 0.8 * state_gib < peak <= 1.1 * measured.figures["planned_gib"]
     (rate,) = measured.rates
     seconds = measured.figures["step_seconds"][1:]
-    tokens = 3 * training.PACK["cpu"]
+    tokens = 3 * short_training.PACK["cpu"]
     assert rate["tokens_per_second"] == pytest.approx(tokens / (sum(seconds) / len(seconds)), rel=0.01)
 
 
 def test_only_the_poisoned_step_of_an_offloaded_run_is_skipped(folder: Path) -> None:
-    assert training.offload(Place("cpu", 1, folder / "offload")).text.startswith(
+    assert short_training.offload(Place("cpu", 1, folder / "offload")).text.startswith(
         "1 poisoned step skipped, 3 steps taken"
     )
 
 
 def test_waiting_is_the_share_of_time_that_is_lost_to_the_slowest() -> None:
-    assert training.waiting_share([[1.0, 2.0], [1.0, 2.0]]) == pytest.approx(0.0)
+    assert short_training.waiting_share([[1.0, 2.0], [1.0, 2.0]]) == pytest.approx(0.0)
     # In each micro-step, one of two processes works for 1 s and the other for 3 s.
-    assert training.waiting_share([[1.0, 3.0], [3.0, 1.0]]) == pytest.approx(1 / 3)
-    assert training.waiting_share([[4.0], [0.0], [0.0], [0.0]]) == pytest.approx(3 / 4)
+    assert short_training.waiting_share([[1.0, 3.0], [3.0, 1.0]]) == pytest.approx(1 / 3)
+    assert short_training.waiting_share([[4.0], [0.0], [0.0], [0.0]]) == pytest.approx(3 / 4)
 
 
 def test_lengths_are_those_of_the_planners_pool() -> None:
-    lengths = training.unequal(32_768, 20_000)
+    lengths = short_training.unequal(32_768, 20_000)
     assert 5_700 < sorted(lengths)[10_000] < 6_300 and max(lengths) == 32_768
-    assert max(training.unequal(512, 20_000)) == 512
+    assert max(short_training.unequal(512, 20_000)) == 512
 
 
 def test_memory_beyond_the_planners_estimate_fails() -> None:

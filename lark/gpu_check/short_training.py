@@ -37,7 +37,7 @@ POISON = 3e38
 """A weight that fits into float32, but its product with a loss does not."""
 POISONED = 5
 """The trajectory that has this weight."""
-TARGET = "lark.gpu_check.training:measure"
+TARGET = "lark.gpu_check.short_training:measure"
 
 
 @dataclass(frozen=True)
