@@ -74,7 +74,7 @@ def scoring(place: Place) -> Measured:
     kind = "packs" if student.packs else "padded batches"
     implementation = student.model.config._attn_implementation
     text = f"{sample.name}, {kind} of {implementation}: {compared}, {speed}"
-    return Measured(text, {**figures, "seconds": seconds, "liger": uses_liger(student.model)}, [rate])
+    return Measured(text, {**figures, "pass_seconds": seconds, "liger": uses_liger(student.model)}, [rate])
 
 
 def random_trajectories(lengths: list[int], vocabulary: int) -> list[Encoded]:
@@ -143,7 +143,7 @@ def generation(place: Place) -> Measured:
         f"{sample.name}, {backends}: {written_tokens / seconds:,.0f} tokens/s, {counts.preemptions}"
         f" preemptions of {count} answers, {counts.repeated:,} tokens computed again"
     )
-    figures = {**vars(counts), "seconds": seconds, "answers": count, "attention": backends}
+    figures = {**vars(counts), "answering_seconds": seconds, "answers": count, "attention": backends}
     return Measured(text, figures, [rate])
 
 
