@@ -10,7 +10,7 @@ from lark.config.analysis import Analysis
 from lark.config.budget import Budget
 from lark.config.compare import Compare
 from lark.config.evaluation import GRADERS, Benchmark, Decoding, EngineSettings, Task
-from lark.config.hardware import Experiment, Hardware, Tracking
+from lark.config.hardware import Experiment, Hardware, Planning, Tracking
 from lark.config.method import Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, HYGIENE, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
@@ -36,6 +36,7 @@ __all__ = [
     "Lora",
     "Method",
     "Mixed",
+    "Planning",
     "Pool",
     "Scoring",
     "Sketch",

@@ -1,4 +1,4 @@
-"""Settings of hardware, tracking and experiments."""
+"""Settings of hardware, planning, tracking and experiments."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +100,16 @@ class Hardware:
             rule = "belongs to a cluster: hardware=ray or hardware=slurm"
             require(has_cluster or not getattr(self, key), f"hardware.{key}", value, rule)
         section.at_least(1, "sequence_parallel", "score_tokens", "train_tokens", "micro_batch")
+
+
+@dataclass
+class Planning:
+    """What estimates are based on. They are not part of any fingerprint."""
+
+    measured: str | None = None
+    """The file measured.json that `make gpu-check` has written on this machine: estimates of time then use
+    its rates. None: assumed rates.
+    """
 
 
 @dataclass

@@ -16,7 +16,7 @@ from lark.config.budget import Budget, budget_name
 from lark.config.checks import check_values, one_of, require, user_path
 from lark.config.compare import Compare
 from lark.config.evaluation import Benchmark, EngineSettings
-from lark.config.hardware import Experiment, Hardware, Tracking
+from lark.config.hardware import Experiment, Hardware, Planning, Tracking
 from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
@@ -57,6 +57,7 @@ class Config:
     benchmark: Benchmark = MISSING
     engine: EngineSettings = MISSING
     hardware: Hardware = MISSING
+    planner: Planning = field(default_factory=Planning)
     tracking: Tracking = MISSING
     analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
@@ -134,7 +135,7 @@ def others(overrides: Sequence[str]) -> str:
     name = ""
     for override in overrides:
         key, has_value, value = override.lstrip("+").partition("=")
-        is_named = key in IN_FOLDER or key.partition(".")[0] in ("tracking", "hardware")
+        is_named = key in IN_FOLDER or key.partition(".")[0] in ("tracking", "hardware", "planner")
         if has_value and not is_named and re.fullmatch(r"[\w.+-]{1,20}", value):
             name += f"-{key.rpartition('.')[2]}={value}"
     return name

@@ -2,19 +2,21 @@
 
 Run as: python -m lark.gpu_check                          (or `make gpu-check`)
         python -m lark.gpu_check --only kernel,loss
-Prints versions and a table to paste into a bug report. The exit code is 0 only if no check failed. Without
-GPUs, the checks that need none run on the CPU.
+Prints versions and a table to paste into a bug report, and a line of JSON for `planner.measured`. The exit
+code is 0 only if no check failed. Without GPUs, the checks that need none run on the CPU.
 """
 
 import argparse
 import logging
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lark.config.checks import user_path
 from lark.errors import LarkError
-from lark.gpu_check.check import CHECKS, Check
+from lark.gpu_check.check import CHECKS, STUDENTS, Check
+from lark.gpu_check.measurements import core_rate, record, write
 from lark.gpu_check.runner import run_checks, table, verdict
 from lark.gpu_check.versions import versions
 from lark.printing import log_to
@@ -38,11 +40,18 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
-        _print(path, "\n".join(f"{name:<14} {value}" for name, value in versions()))
+        described = versions()
+        _print(path, "\n".join(f"{name:<14} {value}" for name, value in described))
         if not gpus:
             _print(path, "\nThis machine has no GPU: running on the CPU what can run there.")
+        core = core_rate(gpus)
         results = run_checks(chosen, gpus, folder, path, options.limit, _announce)
-        _print(path, f"\n{table(results)}\n\nFull output: {path}\n{verdict(results, gpus)}")
+        shutil.rmtree(folder / STUDENTS, ignore_errors=True)
+        values = record(results, gpus, described, core)
+        measured, line = write(folder, values)
+        _print(path, f"\n{table(results)}\n\n{line}\n")
+        hint = f"For plans with these rates: planner.measured={measured}\n" if values["rates"] else ""
+        _print(path, f"{hint}Full output: {path}\n{verdict(results, gpus)}")
     return int(any(result.status == "FAIL" for result in results))
 
 

@@ -17,6 +17,8 @@ from lark.training.loss import weighted_loss
 from lark.work.devices import use_device
 
 REPETITIONS = 10
+VOCABULARY = 152_064
+"""Of Qwen2.5-7B."""
 
 
 def gpus(place: Place) -> str:
@@ -37,7 +39,7 @@ def gpus(place: Place) -> str:
 def kernel(place: Place) -> str:
     """The Triton kernel for the statistics of tokens. On the CPU in Triton's interpreter."""
     device, dtype = _start(place)
-    tokens, words, width = (512, 50_000, 512) if place.cuda else (16, 3_000, 32)
+    tokens, words, width = (512, VOCABULARY, 512) if place.cuda else (16, 3_000, 32)
     hidden = 4 * torch.randn(tokens, width, device=device).to(dtype) * width**-0.25
     weight = 4 * torch.randn(words, width, device=device).to(dtype) * width**-0.25
     targets = torch.randint(words, (tokens,), device=device)
@@ -69,7 +71,7 @@ def kernel(place: Place) -> str:
 def loss(place: Place) -> str:
     """`weighted_loss` and its gradients. On a GPU with products of bf16 that have an fp32 output."""
     device, _ = _start(place)
-    tokens, words, width, chunk = (4096, 32_000, 512, 1024) if place.cuda else (96, 700, 32, 32)
+    tokens, words, width, chunk = (1024, VOCABULARY, 512, 512) if place.cuda else (96, 700, 32, 32)
     hidden = torch.randn(tokens, width, device=device).mul_(width**-0.25).bfloat16()
     weight = torch.randn(words, width, device=device).mul_(width**-0.25).bfloat16()
     targets = torch.randint(words, (tokens,), device=device)

@@ -2,9 +2,10 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lark.errors import LarkError
 from lark.work.launch import environment
@@ -12,6 +13,8 @@ from lark.work.machine import Machine, usable_cores
 
 ON_CPU = {"TRITON_INTERPRET": "1"}
 """Makes Triton run kernels on the CPU, in its interpreter."""
+STUDENTS = "students"
+"""Folder of the students that checks have written (student.py), next to the checks' own folders."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,28 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The result of a check that passed."""
+
+    text: str
+    """For the table."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """For the line of JSON."""
+    rates: Sequence[Mapping[str, Any]] = ()
+    """For the planner (lark/planner/measured.py)."""
+
+
+@dataclass(frozen=True)
 class Check:
     """One line of the table. It runs in a process of its own, so that a crash does not end the list."""
 
     name: str
     """Name for `--only`."""
     claim: str
-    """The statement that is true if it passes."""
+    """What is expected of it."""
     run: str
-    """"package.module:function", which takes a `Place` and returns its measurements as text, or raises."""
+    """"package.module:function", which takes a `Place` and returns its measurements (text, or
+    `Measured`), or raises."""
     gpus: int = 1
     """GPUs that it needs."""
     most: int = 1
@@ -80,26 +96,52 @@ class Check:
 
 
 ARITHMETIC = "lark.gpu_check.arithmetic"
-WHOLE_STAGES = "lark.gpu_check.stages"
+STAGES = "lark.gpu_check.stages"
+TRAINING = "lark.gpu_check.short_training"
+SPEED = "lark.gpu_check.speed"
 ZERO2 = "lark.gpu_check.gradients:zero2"
 CHECKS = (
     Check("gpus", "PyTorch computes on every GPU", f"{ARITHMETIC}:gpus", most=64, limit=120),
     Check("kernel", "scoring kernel = float64", f"{ARITHMETIC}:kernel", cpu=1, cpu_environment=ON_CPU),
     Check("loss", "weighted loss in bf16 = float64", f"{ARITHMETIC}:loss", cpu=1),
     Check("attention", "packed attention = float64, with gradients", f"{ARITHMETIC}:attention", cpu=1),
-    Check("scoring", "2 processes score like 1", f"{WHOLE_STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("packs", "bf16 packs score like float32 batches", f"{STAGES}:packs", cpu=1, limit=600),
+    Check("scoring", "2 processes score like 1", f"{STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check(
+        "scoring-speed", "packs, with Liger on a GPU; memory ≤ 1.1 x planner's", f"{SPEED}:scoring",
+        cpu=1, limit=600,
+    ),
     Check("zero2", "ZeRO-2 with Liger gives the direct gradient", ZERO2, gpus=2, most=2, cpu=2, limit=600),
     Check(
-        "resume", "a killed training resumes to the same weights", f"{WHOLE_STAGES}:resume",
+        "memory", "full packs train; memory ≤ 1.1 x planner's", f"{TRAINING}:memory", cpu=1, limit=900,
+    ),
+    Check(
+        "offload", "only the poisoned step is skipped", f"{TRAINING}:offload", cpu=1, limit=600,
+    ),
+    Check("qlora", "loss in 4 bits = loss in bf16", f"{TRAINING}:qlora", cpu=1, limit=600),
+    Check(
+        "sequence-parallel", "2 processes share a pack with the same loss", f"{TRAINING}:sequence_parallel",
+        gpus=2, most=2, cpu=2, limit=900,
+    ),
+    Check(
+        "waiting", "processes of training wait for at most 40% of the time", f"{TRAINING}:waiting",
+        gpus=2, most=8, cpu=2, limit=900,
+    ),
+    Check(
+        "resume", "a killed training resumes to the same weights", f"{STAGES}:resume",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{WHOLE_STAGES}:vllm",
+        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{STAGES}:vllm",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{WHOLE_STAGES}:tensor_parallel",
+        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{STAGES}:tensor_parallel",
         gpus=2, most=2, limit=900,
+    ),
+    Check(
+        "generation", "vLLM, on a GPU with FlashAttention and a small cache", f"{SPEED}:generation",
+        cpu=1, limit=900,
     ),
 )  # fmt: skip
 """Cheapest first."""

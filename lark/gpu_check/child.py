@@ -6,10 +6,12 @@ Run as: python -m lark.gpu_check.child package.module:function cuda|cpu <process
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from lark.errors import LarkError, first_line
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import Measured, Place
 from lark.printing import log_to
 from lark.work.launch import die_with_parent
 from lark.work.operation import imported
@@ -23,7 +25,8 @@ def main(target: str, device: str, processes: str, folder: str) -> int:
     log_to()
     place = Place(device, int(processes), Path(folder))
     try:
-        result = {"measured": imported(target)(place)}
+        measured = imported(target)(place)
+        result: dict[str, Any] = asdict(measured if isinstance(measured, Measured) else Measured(measured))
     except Exception as error:  # the failures of kernels and compilers have no common type
         traceback.print_exc()
         reason = first_line(error)

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from lark import config as schema
 from lark.errors import LarkError
 from lark.gpu_check.arithmetic import relative
 from lark.gpu_check.check import Place, within
 from lark.gpu_check.expectations import expect_liger
+from lark.gpu_check.settings import composed
 from lark.models.chat import Encoded
 from lark.models.head import PLAIN
 from lark.models.liger import apply_liger
@@ -108,11 +107,8 @@ def _direct(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def _settings(device: str, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration as training has it, with one step per batch."""
-    schema.register()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        bf16 = str(device == "cuda").lower()
-        config = schema.load(compose("config", overrides=[f"training.bf16={bf16}"]))
-    settings = deepspeed_config(config, 2, device)
+    bf16 = str(device == "cuda").lower()
+    settings = deepspeed_config(composed([f"training.bf16={bf16}"]), 2, device)
     settings["zero_optimization"] |= {
         "reduce_bucket_size": SMALL_BUCKET,
         "allgather_bucket_size": SMALL_BUCKET,

@@ -11,11 +11,11 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
-from lark.gpu_check.check import Check, Place
+from lark.gpu_check.check import Check, Measured, Place
 from lark.gpu_check.child import RESULT
 from lark.printing import text_table
 from lark.work.launch import ROOT, die_with_parent
@@ -34,6 +34,7 @@ class CheckResult:
     """The measurements, the error, or the reason why it was skipped."""
     seconds: float = 0.0
     where: str = "–"
+    measured: Measured = field(default_factory=lambda: Measured(""))
 
 
 def run_checks(
@@ -88,9 +89,9 @@ def _run(check: Check, place: Place, output: IO[str], limit: int) -> CheckResult
     error, measured = _read(process.returncode, place.folder / RESULT)
     if late:
         error = f"no result after {limit} s"
-    detail = textwrap.shorten(error or measured, LONGEST_DETAIL, placeholder=" …")
+    detail = textwrap.shorten(error or measured.text, LONGEST_DETAIL, placeholder=" …")
     where = place.device if place.processes == 1 else f"{place.processes} x {place.device}"
-    return CheckResult(check, "FAIL" if error else "pass", detail, seconds, where)
+    return CheckResult(check, "FAIL" if error else "pass", detail, seconds, where, measured)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -100,20 +101,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read(code: int, path: Path) -> tuple[str, str]:
+def _read(code: int, path: Path) -> tuple[str, Measured]:
     """The error and the measurements of a process that has ended; one of them is empty."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         result = {}
     if "error" in result:
-        return result["error"], ""
-    if code == 0 and "measured" in result:
-        return "", result["measured"]
+        return result["error"], Measured("")
+    if code == 0 and result:
+        return "", Measured(**result)
     ending = f"exit code {code}"
     if -code in set(signal.Signals):
         ending = signal.Signals(-code).name
-    return f"the process crashed ({ending})", ""
+    return f"the process crashed ({ending})", Measured("")
 
 
 def table(results: Sequence[CheckResult]) -> str:
@@ -122,8 +123,8 @@ def table(results: Sequence[CheckResult]) -> str:
     for result in results:
         seconds = f"{result.seconds:.0f} s" if result.seconds else "–"
         check = result.check
-        rows.append([check.name, check.claim, result.status, result.where, seconds, result.detail])
-    return text_table(["check", "claim", "result", "on", "time", "measured"], rows, right=6)
+        rows.append([check.name, result.status, result.where, seconds, result.detail, check.claim])
+    return text_table(["check", "result", "on", "time", "figure", "expectation"], rows, right=6)
 
 
 def verdict(results: Sequence[CheckResult], gpus: int) -> str:

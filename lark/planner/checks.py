@@ -54,6 +54,26 @@ def empty_pool(config: Config) -> LarkError:
     )
 
 
+def not_measured(setting: str, reason: str) -> LarkError:
+    return LarkError(
+        f"planner.measured={setting}: not the line of JSON that `make gpu-check` writes ({reason}). Give"
+        " outputs/gpu_check/measured.json of this machine, or leave planner.measured out."
+    )
+
+
+def require_measured_here(
+    setting: str, measured: tuple[str, str, int], planned: tuple[str, str, int]
+) -> None:
+    """Refuse rates of another machine. Both are a device (cuda or cpu), its name and their number."""
+    if measured == planned:
+        return
+    there, here = (f"{count} x {name} ({device})" for device, name, count in (measured, planned))
+    raise LarkError(
+        f"planner.measured={setting} has the rates of {there}, and this plan is for {here}. Run"
+        " `make gpu-check` on the machine that the plan is for, or leave planner.measured out."
+    )
+
+
 def refuse(sentence: str | None) -> None:
     """Raise an error if there is a reason for it."""
     if sentence is not None:

@@ -14,7 +14,7 @@ from lark.planner import remedies
 from lark.planner.checks import unknown_size
 from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.planner.throughput import PEAK_SHARE, Throughput, throughput
+from lark.planner.throughput import Throughput, throughput
 from lark.scoring.take_over import new_rows
 from lark.work.machine import usable_cores
 from lark.work.operation import Settings, Step
@@ -25,10 +25,6 @@ LOAD_BYTES = 1.0e9
 """Bytes per second, from disk to device."""
 CONCURRENT = 256
 """Sequences that vLLM decodes at once, if its cache has room."""
-EAGER_STEP, GRAPH_STEP = 0.02, 0.005
-"""Overhead in seconds of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
-CPU_STEP = 0.002
-"""Overhead in seconds of each layer in a decoding step on CPU."""
 RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
 """Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
 NCCL's buffers, and gaps between allocations.
@@ -245,17 +241,13 @@ class Planner:
             room = engine.kv_cache_gib * GIB
         most = CONCURRENT if kind.continuous else engine.batch
         together = max(1.0, min(most, tokens / length / engines, room / cache))
-        bandwidth = self.hardware.bandwidth * 1e9 * PEAK_SHARE["cuda", "decoding"]
-        step = (weights + together * kv * length / 2) / bandwidth + self._step_overhead(engine, shape)
+        step_bytes = weights + together * cache
+        eager = engine.is_eager(machine.device)
+        assumed = self.hardware.step_seconds(step_bytes, shape.layers, eager)
+        step = assumed / self.hardware.decoding_speed(engine.name)
         compute = flops / self.hardware.rate("decoding", shape)
         start = START_SECONDS[machine.device] + kind.start_seconds + weights / LOAD_BYTES
         return start + max(compute, 0.0) + tokens / engines / together * step
-
-    def _step_overhead(self, engine: EngineSettings, shape: Shape) -> float:
-        """Seconds of a decoding step in which no weights are read."""
-        if self.hardware.machine.device != "cuda":
-            return CPU_STEP * shape.layers
-        return EAGER_STEP if engine.is_eager("cuda") else GRAPH_STEP
 
     @property
     def is_papers(self) -> bool:

@@ -8,6 +8,7 @@ from math import ceil, inf
 
 from lark.config import Config
 from lark.planner.division import Workload, disk_gib, parts
+from lark.planner.measured import measured
 from lark.planner.report import duration, size
 from lark.planner.scale import Expected, Part, expected, stops_falling
 from lark.printing import counted, text_table
@@ -39,11 +40,18 @@ def describe(config: Config, steps: Sequence[Step], workload: Workload, failures
             "",
             *_limits(planned, times, failures / 3600, workload.gpus),
             f"disk        {size(sum(disk.values()))}: {disk_by_step}",
+            *_rates(config),
             "",
             text_table(["GPUs", *map(str, COUNTS)], [["time", *map(duration, by_gpus.values())]], right=1),
             _stop(by_gpus),
         ]
     )
+
+
+def _rates(config: Config) -> list[str]:
+    """The line that says where the rates come from, if they are measured."""
+    rates = measured(config)
+    return [] if rates is None else [f"rates       {rates.note}"]
 
 
 def run_seconds(config: Config, steps: Sequence[Step], workload: Workload, failures: float) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lark.config import Config
 from lark.models.shapes import Shape
+from lark.planner.measured import Measured, measured
 from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
 
 PEAK_SHARE = {
@@ -26,6 +27,10 @@ matrix products, the larger the share of the work between them, and a narrow stu
 with experiments/bench/planner.py to the demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and
 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 times the measured ones.
 """
+EAGER_STEP, GRAPH_STEP = 0.02, 0.005
+"""Overhead in seconds of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
+CPU_STEP = 0.002
+"""Overhead in seconds of each layer in a decoding step on CPU."""
 CPU_BANDWIDTH = 12.0
 """GB/s of the memory of a process on CPU, unless hardware.bandwidth is set."""
 ASSUMED_GPU = "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
@@ -41,17 +46,51 @@ class Throughput:
     bandwidth: float
     """GB/s of one device's memory."""
     notes: tuple[str, ...] = field(default=())
+    measured: Measured | None = None
+    """This machine's rates, if `make gpu-check` has measured them."""
 
     def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
         """Expected operations per second."""
-        reached = efficiency(self.machine.device, kind, shape, self.tflops / self.machine.threads)
-        return (devices or self.machine.world) * self.tflops * 1e12 * reached
+        peak = (devices or self.machine.world) * self.tflops * 1e12
+        return peak * self._share(kind) * _breadth(self.machine.device, shape.hidden, self._core)
+
+    @property
+    def _core(self) -> float:
+        return self.tflops / self.machine.threads
+
+    def _share(self, kind: str) -> float:
+        """Fraction of the peak that a wide student reaches: as measured, or else assumed."""
+        device = self.machine.device
+        rate = None if self.measured is None else self.measured.rates.get(kind)
+        if rate is None:
+            return PEAK_SHARE[device, kind]
+        peak = self.tflops if device == "cuda" else self._core * rate.threads
+        return rate.flops / (peak * 1e12 * _breadth(device, rate.hidden, self._core))
+
+    def step_seconds(self, step_bytes: float, layers: int, eager: bool) -> float:
+        """Assumed time of a decoding step, which reads `step_bytes`, on one device."""
+        overhead = CPU_STEP * layers
+        if self.machine.device == "cuda":
+            overhead = EAGER_STEP if eager else GRAPH_STEP
+        return step_bytes / (self.bandwidth * 1e9 * PEAK_SHARE["cuda", "decoding"]) + overhead
+
+    def decoding_speed(self, engine: str) -> float:
+        """Speed of decoding steps, as measured with this engine, relative to the assumed one."""
+        rate = None if self.measured is None else self.measured.decoding
+        if rate is None or rate.engine != engine:
+            return 1.0
+        return self.step_seconds(rate.step_bytes, rate.layers, rate.eager) / rate.step_seconds
 
 
 def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:
-    """Fraction of the peak that a student of this shape reaches."""
+    """Fraction of the peak that a student of this shape reaches, as assumed."""
+    return PEAK_SHARE[device, kind] * _breadth(device, shape.hidden, core_tflops)
+
+
+def _breadth(device: str, hidden: int, core_tflops: float) -> float:
+    """Speed of a student of this width, relative to a wide one."""
     between = NARROW * 1000 * core_tflops if device == "cpu" else 0.0
-    return PEAK_SHARE[device, kind] * shape.hidden / (shape.hidden + between)
+    return hidden / (hidden + between)
 
 
 def throughput(config: Config, machine: Machine | None = None) -> Throughput:
@@ -60,7 +99,8 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
     """
     hardware = config.hardware
     machine = machine or resolve(hardware, here=False)
-    notes = []
+    rates = measured(config)
+    notes = [] if rates is None else [rates.note]
     if hardware.cluster != "none" and _nodes_unknown(config, machine):
         notes.append(
             "planned for 1 node: set hardware.workers=<processes on all nodes> to plan"
@@ -68,7 +108,9 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
         )
     tflops = hardware.tflops
     bandwidth = hardware.bandwidth or CPU_BANDWIDTH
-    if machine.device == "cpu" and not tflops:
+    if machine.device == "cpu" and rates is not None:
+        tflops = rates.core_tflops * machine.threads
+    elif machine.device == "cpu" and not tflops:
         tflops = core_tflops() * machine.threads
         notes.append(
             f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix"
@@ -80,7 +122,7 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
         bandwidth = hardware.bandwidth or gpu.bandwidth
         origin = f"this machine's {name}" if name else ASSUMED_GPU
         notes.append(f"{origin}: {tflops:,.0f} TFLOP/s in bf16, {bandwidth:,.0f} GB/s")
-    return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes))
+    return Throughput(machine, tflops, device_memory(config, machine), bandwidth, tuple(notes), rates)
 
 
 def _nodes_unknown(config: Config, machine: Machine) -> bool:

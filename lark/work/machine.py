@@ -4,6 +4,7 @@ model code.
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -111,6 +112,22 @@ def memory_gib(device: str) -> float:
         reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
         return min(reported, default=80.0 * 1024) / 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / SHARED_BY
+
+
+def device_name(device: str) -> str:
+    """Name of this machine's GPUs, or of its processor."""
+    if device == "cuda":
+        return ", ".join(dict.fromkeys(query_gpus("name"))) or "unknown GPU"
+    try:
+        processor = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.M)
+    except OSError:
+        processor = None
+    return processor[1].strip() if processor else platform.machine()
+
+
+def device_count(device: str) -> int:
+    """Number of GPUs, or of processor cores, that this process may use."""
+    return visible_gpus() if device == "cuda" else _cores()
 
 
 def usable_cores() -> int:
