@@ -231,7 +231,7 @@ def test_a_submitted_step_that_fails_leaves_the_others(started: Nodes, tmp_path:
     wait_until(submission, "done", "failed", seconds=240)
     wait_for_driver(submission)
     failed = [s for s in situations(submission) if s.state == "failed"]
-    assert len(failed) == 1 and "method.teacher=nobody: choose one of" in failed[0].reason
+    assert len(failed) == 1 and "method.teacher=nobody: choose one of" in failed[0].note
     assert len(list(tmp_path.glob("selection/*/selection.parquet"))) == 1
 
 
