@@ -11,8 +11,7 @@ from pathlib import Path
 from experiments.harness.sweep import Sweep
 from experiments.submission.graph import SweepStep
 from lark.cluster.nodes import Node
-from lark.errors import LarkError
-from lark.planner.checks import refuse
+from lark.errors import LarkError, refuse
 from lark.printing import counted
 from lark.work.machine import pinned
 

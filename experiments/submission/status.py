@@ -97,10 +97,7 @@ def describe(submission: Submission) -> str:
         _table(steps),
         _time_left(steps),
         note,
-        "\n".join(
-            f"running: {s.step.name}: {submission.log_file(s.step)}" for s in _in_state(steps, "running")
-        ),
-        "\n".join(f"failed: {s.step.name}: {s.note}" for s in _in_state(steps, "failed")),
+        "\n".join(f"{s.state}: {s.step.name}: {s.note}" for s in steps if s.note),
         _advice(submission, steps, is_under_way),
     ]
     return "\n\n".join(filter(None, parts))

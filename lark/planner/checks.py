@@ -52,9 +52,3 @@ def empty_pool(config: Config) -> LarkError:
     return LarkError(
         f"pool {config.pool.name}: there are no trajectories in {config.pool.path}; check pool.path."
     )
-
-
-def refuse(sentence: str | None) -> None:
-    """Raise an error if there is a reason for it."""
-    if sentence is not None:
-        raise LarkError(sentence)
