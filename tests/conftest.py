@@ -123,6 +123,20 @@ def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:
     return process.returncode, output
 
 
+def interpreted(file: str) -> str:
+    """Run the tests of a file in a process in which Triton interprets kernels; return pytest's summary."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
 ALONE = Machine("cpu", 1, 1, 1)
 
 
