@@ -51,8 +51,8 @@ SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 80,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "head_dim": 16,
     "pad_token_id": 0,
 }
@@ -154,7 +154,7 @@ def test_logits_and_gradients_are_those_of_the_model_without_kernels(family: str
 def test_half_precision_statistics_are_as_near_to_float32_as_without_kernels(family: str) -> None:
     """The scoring pass, from start-up on: the kernels pass their check, and packs stay apart with them."""
     generator = torch.Generator().manual_seed(2)
-    batch = [Encoded(torch.randint(97, (n,), generator=generator).tolist(), 3, False) for n in (13, 8, 17)]
+    batch = [Encoded(torch.randint(97, (n,), generator=generator).tolist(), 3, False) for n in (9, 5, 11)]
 
     def losses(dtype: torch.dtype, fused: bool) -> Tensor:
         model = model_of(CONFIGS[family], dtype)
