@@ -46,7 +46,7 @@ SMALL = [
 
 LONGEST = (
     *("test_ray", "test_pipeline", "test_submission", "test_gang", "test_running", "test_streaming"),
-    "test_fuzz",
+    *("test_fuzz", "test_liger", "test_triton_kernel"),
     *("test_rendering", "test_config", "test_compare", "test_worker", "test_public", "test_resume"),
     *("test_gradients", "test_vllm", "test_estimates", "test_paired", "test_sweep", "test_verify"),
     *("test_cheating", "test_browser", "test_statistics", "test_hostile"),
