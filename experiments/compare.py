@@ -26,7 +26,6 @@ from experiments.harness.paired import Comparison
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
-from lark.names import is_demo
 from lark.output.tables import MISSING, Cell
 from lark.planner.report import duration, size
 from lark.planner.throughput import throughput
@@ -184,7 +183,7 @@ CAPTION = (
 
 def _scope(sweep: Sweep) -> str:
     config = sweep.trials[0].config
-    if is_demo(config.student.name):
+    if config.student.is_bundled:
         return (
             "These are the demo's numbers (a 1M-parameter student on generated arithmetic), not the paper's."
         )

@@ -28,7 +28,6 @@ from experiments.harness.verdict import kendall
 from lark.config import Config
 from lark.errors import LarkError
 from lark.models.students import weights_identity
-from lark.names import is_demo
 from lark.output.style import BLACK, panels, plain_label, share_limits, styled
 from lark.output.tables import Cell
 from lark.pipeline.plan import make_plan
@@ -99,7 +98,7 @@ def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]
 
 
 def _strength(config: Config) -> str:
-    return "2,800 steps" if is_demo(config.student.path) else config.student.name
+    return "2,800 steps" if config.student.is_bundled else config.student.name
 
 
 def _checkpoints(sweep: Sweep) -> dict[int, Path]:

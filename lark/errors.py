@@ -8,6 +8,12 @@ class LarkError(Exception):
     """An error for the user: what is wrong, where, and what to do. Shown without a stack trace."""
 
 
+def refuse(sentence: str | None) -> None:
+    """Raise an error if there is a reason for it."""
+    if sentence is not None:
+        raise LarkError(sentence)
+
+
 class WorkerMemoryError(LarkError):
     """A worker ran out of memory. The pipeline adds a setting that needs less."""
 

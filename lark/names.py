@@ -28,7 +28,7 @@ def file_name(name: str) -> str:
 
 
 def is_demo(name: str | None) -> bool:
-    """True for the built-in demo: the format of a pool, the path of a student or a benchmark, or a scale."""
+    """True for the built-in demo: the format of a pool, or the path of a student or a benchmark."""
     return name == "demo"
 
 

@@ -46,7 +46,7 @@ SMALL = [
 
 LONGEST = (
     *("test_ray", "test_pipeline", "test_submission", "test_gang", "test_running", "test_streaming"),
-    "test_fuzz",
+    *("test_fuzz", "test_liger", "test_triton_kernel"),
     *("test_rendering", "test_config", "test_compare", "test_worker", "test_public", "test_resume"),
     *("test_gradients", "test_vllm", "test_estimates", "test_paired", "test_sweep", "test_verify"),
     *("test_cheating", "test_browser", "test_statistics", "test_hostile"),
@@ -121,6 +121,20 @@ def run_program(*arguments: str, outputs: Path) -> tuple[int, str]:
     process = start_program(*arguments, outputs=outputs)
     output, _ = process.communicate()
     return process.returncode, output
+
+
+def interpreted(file: str) -> str:
+    """Run the tests of a file in a process in which Triton interprets kernels; return pytest's summary."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
 
 
 ALONE = Machine("cpu", 1, 1, 1)

@@ -43,7 +43,8 @@ from lark.printing import log_to
 from lark.scoring import tokens
 from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
-from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, read_trajectories, write_index, write_shard
+from lark.scoring.token_files import write_index, write_shard
+from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, read_trajectories
 from lark.scoring.worker import trajectory_tokens
 from lark.work.entry import run_main
 

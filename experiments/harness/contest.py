@@ -19,7 +19,7 @@ from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
-from lark.names import is_demo, override_key
+from lark.names import override_key
 from lark.pipeline.plan import make_plan
 from lark.printing import counted
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
@@ -184,7 +184,7 @@ class Contest:
         pool = self.config.pool
         # A student may come with a smaller pool.questions (student=smollm2), which the full run must lift.
         is_smaller = pool.questions is not None and pool.questions < self.questions
-        if is_smaller and not is_demo(pool.format):
+        if is_smaller and not pool.is_generated:
             words.append("pool.questions=null")
         return shlex.join(words)
 

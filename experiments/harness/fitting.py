@@ -10,7 +10,6 @@ from experiments.harness.contest import TASK, Contest, Entrant
 from experiments.harness.halving import Design
 from lark.config import Config, Task
 from lark.errors import LarkError
-from lark.names import is_demo
 from lark.pipeline.plan import wanted
 from lark.planner.estimates import estimate
 from lark.planner.lengths import PoolLengths, pool_lengths
@@ -111,7 +110,7 @@ def whole_pool(contest: Contest) -> PoolLengths:
 
 def _available(config: Config, lengths: PoolLengths) -> int:
     """Questions of the pool; of a pool that is generated, as many as needed."""
-    return config.compare.questions if is_demo(config.pool.format) else lengths.questions
+    return config.compare.questions if config.pool.is_generated else lengths.questions
 
 
 def _check_questions(config: Config, questions: int) -> None:

@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness.sweep import Sweep, Trial, available, dashed
+from lark.config.schema import DEFAULT_SCALE
 from lark.errors import LarkError
-from lark.names import is_demo
 from lark.output import style as figures
 from lark.output.tables import MISSING, Cell, csv_text, latex_table, markdown_table
 from lark.pool.formats import source_files
@@ -102,7 +102,7 @@ def write(sweep: Sweep, report: Report) -> list[Path]:
     tracked.
     """
     top = sweep.store.root / "report"
-    folder = top if is_demo(sweep.scale) else top / sweep.scale
+    folder = top if sweep.scale == DEFAULT_SCALE else top / sweep.scale
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / sweep.title
     texts = {
@@ -235,7 +235,7 @@ def _latex_caption(sweep: Sweep, report: Report, table: Table) -> str:
 def _not_run(sweep: Sweep, report: Report) -> str:
     if report.measured:
         return ""
-    scale = "" if is_demo(sweep.scale) else f" SCALE={sweep.scale}"
+    scale = "" if sweep.scale == DEFAULT_SCALE else f" SCALE={sweep.scale}"
     return f"Not run yet: make {sweep.title}{scale}."
 
 
@@ -250,7 +250,7 @@ def _scale_note(sweep: Sweep) -> str:
     if sweep.scale == "paper":
         return f"Scale: paper ({students})."
     size = f"This is at scale {sweep.scale}, far below the paper's"
-    if is_demo(sweep.scale):
+    if sweep.scale == DEFAULT_SCALE:
         size = "This is the demo, a miniature"
     return (
         f"{size} (student {students}): it shows that the code works and does not reproduce the paper's"

@@ -42,7 +42,7 @@ ORDER = tuple(NAMES.split())
 """Order of the experiments in the paper, in `make reports` and in the index."""
 BEYOND = ("compare", "seeds", "noise", "regime", "check_published")
 """Experiments that are not in the paper. `make reports` leaves them out."""
-WITHOUT_EFFECT = ("experiment", "scale", "outputs", "tracking", "hardware", "force")
+WITHOUT_EFFECT = ("experiment", "scale", "outputs", "tracking", "hardware", "hydra", "force")
 """Settings that cannot change a result, so a report does not call them changes."""
 
 

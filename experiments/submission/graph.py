@@ -5,83 +5,67 @@ Pure: nothing is read or started.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 from lark.names import file_name
 from lark.work.operation import Step
 
 
 @dataclass(frozen=True)
-class Vertex:
+class SweepStep:
     """A step in the graph of a sweep."""
 
     name: str
     """Unique in its graph; also a file name."""
-    step: Step
+    title: str
+    key: tuple[str, ...]
+    """`Step.key`."""
+    artifacts: tuple[str, ...]
+    """Folders below the outputs."""
     trial: int
-    """The trial whose configuration makes it."""
-    trials: tuple[int, ...]
-    """All trials that need it."""
+    """The first trial that needs it, whose configuration makes it."""
     after: tuple[str, ...]
-    """Names of the vertices that must be finished before it starts."""
+    """Names of the steps that must be finished before it starts."""
+    gpus: int = 0
+    cpus: int = 1
+    seconds: float | None = None
+    """Estimated time; None if it is negligible or unknown."""
 
 
-def graph(trials: Sequence[Sequence[Step]]) -> list[Vertex]:
-    """The graph of the trials' steps, each vertex after those it depends on.
+def graph(trials: Sequence[Sequence[Step]]) -> list[SweepStep]:
+    """The graph of the trials' steps, each after those it depends on.
 
     A step whose artifacts are all made by another one (scores by a pass that also measures entropy) is left
     to that one. If two passes share only some artifacts, the second one comes after the first and makes the
     rest.
     """
-    unique: dict[tuple[str, ...], Step] = {}
-    first_trial: dict[tuple[str, ...], int] = {}
-    for number, steps in enumerate(trials):
+    unique: dict[tuple[str, ...], tuple[int, Step]] = {}
+    for trial, steps in enumerate(trials):
         for step in steps:
-            unique.setdefault(step.key, step)
-            first_trial.setdefault(step.key, number)
-    largest = [step for step in unique.values() if not _is_within_another(step, unique.values())]
-    makers = _makers(largest)
-    users = _users(trials, makers)
-    vertices = {}
-    for step in largest:
+            unique.setdefault(step.key, (trial, step))
+    together = [set(_folders(step)) for _, step in unique.values()]
+    makers: dict[str, list[str]] = defaultdict(list)
+    largest = []
+    for trial, step in unique.values():
+        folders = _folders(step)
+        if any(set(folders) < others for others in together):
+            continue
+        largest.append((trial, step))
+        for folder in folders:
+            makers[folder].append(_name(step))
+    nodes = {}
+    for trial, step in largest:
         name = _name(step)
-        number = first_trial[step.key]
-        needed_by = tuple(sorted(users[name] | {number}))
-        vertices[name] = Vertex(name, step, number, needed_by, _after(step, makers))
+        nodes[name] = SweepStep(name, step.title, step.key, _folders(step), trial, _after(step, makers))
     # Trials are in order, but a larger step of a later trial can be what an earlier one needs.
-    order = TopologicalSorter({name: vertex.after for name, vertex in vertices.items()})
-    return [vertices[name] for name in order.static_order()]
+    order = TopologicalSorter({name: node.after for name, node in nodes.items()})
+    return [nodes[name] for name in order.static_order()]
 
 
-def _makers(steps: Iterable[Step]) -> dict[Path, list[str]]:
-    """The names of the steps that make each folder."""
-    makers: dict[Path, list[str]] = defaultdict(list)
-    for step in steps:
-        for artifact in step.artifacts:
-            makers[artifact.folder].append(_name(step))
-    return makers
-
-
-def _users(trials: Sequence[Sequence[Step]], makers: Mapping[Path, Sequence[str]]) -> dict[str, set[int]]:
-    """The trials that need each step."""
-    users: dict[str, set[int]] = defaultdict(set)
-    for number, steps in enumerate(trials):
-        for step in steps:
-            for artifact in step.artifacts:
-                users[makers[artifact.folder][0]].add(number)
-    return users
-
-
-def _is_within_another(step: Step, others: Iterable[Step]) -> bool:
-    """True if another step makes everything that `step` makes, and more."""
-    return any(_folders(step) < _folders(other) for other in others)
-
-
-def _folders(step: Step) -> set[Path]:
-    return {artifact.folder for artifact in step.artifacts}
+def _folders(step: Step) -> tuple[str, ...]:
+    return tuple(artifact.folder.as_posix() for artifact in step.artifacts)
 
 
 def _name(step: Step) -> str:
@@ -89,26 +73,21 @@ def _name(step: Step) -> str:
     return file_name(f"{step.operation.name}-{step.artifacts[0].name}-{digest}")
 
 
-def _after(step: Step, makers: Mapping[Path, Sequence[str]]) -> tuple[str, ...]:
-    needed = [makers[source.folder][0] for source in step.needs if source.folder in makers]
-    for artifact in step.artifacts:
-        sharing = makers[artifact.folder]
+def _after(step: Step, makers: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    inputs = [source.folder.as_posix() for source in step.needs]
+    needed = [makers[folder][0] for folder in inputs if folder in makers]
+    for folder in _folders(step):
+        sharing = makers[folder]
         needed += sharing[: sharing.index(_name(step))]
     return tuple(dict.fromkeys(needed))
 
 
-def remaining(
-    after: Mapping[str, Sequence[str]], seconds: Mapping[str, float], done: Iterable[str] = ()
-) -> dict[str, float]:
-    """For each step, the time from its start to the end of the longest chain of unfinished steps after it.
-
-    `after`: names of the steps that each depends on, each after those it depends on.
-    """
-    finished = set(done)
-    longest = dict.fromkeys(after, 0.0)
-    for name in reversed(list(after)):
-        if name not in finished:
-            longest[name] += seconds[name]
-        for earlier in after[name]:
-            longest[earlier] = max(longest[earlier], longest[name])
+def remaining(unfinished: Sequence[SweepStep]) -> dict[str, float]:
+    """For each unfinished step, the time from its start to the end of the longest chain of steps after it."""
+    seconds = {step.name: step.seconds or 0.0 for step in unfinished}
+    longest = dict(seconds)
+    for step in reversed(unfinished):
+        for name in step.after:
+            if name in longest:
+                longest[name] = max(longest[name], seconds[name] + longest[step.name])
     return longest

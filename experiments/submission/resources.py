@@ -1,6 +1,6 @@
 """GPUs and cores of each step of a sweep, and how long it takes with them by the planner's estimate."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from experiments.harness.lanes import SMALL
 from experiments.harness.sweep import Trial
@@ -18,17 +18,8 @@ EFFICIENCY = 0.7
 """A step gets more GPUs while at least this share of their time is used: start-up and loading take as long
 on many as on one.
 """
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a step gets of one machine."""
-
-    gpus: int
-    """0: it needs none."""
-    cpus: int
-    seconds: float | None
-    """Estimated time; None if it is negligible or unknown."""
+Share = tuple[int, int, float | None]
+"""GPUs (0: it needs none), cores, and the estimated seconds (None: negligible or unknown)."""
 
 
 class Shares:
@@ -46,29 +37,25 @@ class Shares:
         CPU.
         """
         threads = self._threads(trial.config)
-        if self.machine.device == "cpu" or not needs_gpu(step):
-            return self._share_of_cpu(step, trial, threads)
+        in_this_process = not isinstance(step.operation.run, str)
+        if self.machine.device == "cpu" or step.operation.on_cpu or in_this_process:
+            on_cpu = replace(self.machine, device="cpu", processes=1, threads=threads)
+            cost = self._estimate(step, trial, on_cpu)
+            return 0, threads, None if cost is None else cost.seconds
         counts = self._counts(step, trial.config)
         estimates = {}
         for gpus in counts:
-            estimate = self._estimate(step, trial, replace(self.machine, processes=gpus))
-            if estimate is not None:
-                estimates[gpus] = estimate
+            cost = self._estimate(step, trial, replace(self.machine, processes=gpus))
+            if cost is not None:
+                estimates[gpus] = cost
         if not estimates:
-            return Share(counts[-1], counts[-1] * threads, None)
-        _check_fits(step, trial, estimates)
-        fitting = {gpus: estimate.seconds for gpus, estimate in estimates.items() if estimate.fits}
-        least = min(gpus * seconds for gpus, seconds in fitting.items())
-        chosen = max(gpus for gpus, seconds in fitting.items() if gpus * seconds * EFFICIENCY <= least)
-        return Share(chosen, chosen * threads, fitting[chosen])
-
-    def _share_of_cpu(self, step: Step, trial: Trial, threads: int) -> Share:
-        estimate = None
-        # The planner does not count steps of a GPU's machine that run in the pipeline's own process.
-        if self.machine.device == "cpu" or step.operation.on_cpu:
-            machine = replace(self.machine, device="cpu", processes=1, threads=threads)
-            estimate = self._estimate(step, trial, machine)
-        return Share(0, threads, None if estimate is None else estimate.seconds)
+            return counts[-1], counts[-1] * threads, None
+        seconds = {gpus: cost.seconds for gpus, cost in estimates.items() if cost.fits}
+        if not seconds:
+            raise _too_large(step, trial, max(estimates), estimates[max(estimates)])
+        least = min(gpus * seconds[gpus] for gpus in seconds)
+        most = max(gpus for gpus in seconds if gpus * seconds[gpus] * EFFICIENCY <= least)
+        return most, most * threads, seconds[most]
 
     def _counts(self, step: Step, config: Config) -> list[int]:
         """Numbers of GPUs to choose from: those that divide a node, in whole processes and groups of
@@ -98,19 +85,10 @@ class Shares:
         return None if planner is None else planner.estimate(step)
 
 
-def needs_gpu(step: Step) -> bool:
-    """True if a step uses a GPU where there is one. What runs in the pipeline's own process needs none."""
-    return isinstance(step.operation.run, str) and not step.operation.on_cpu
-
-
-def _check_fits(step: Step, trial: Trial, estimates: dict[int, Estimate]) -> None:
-    """Refuse a step that needs more memory than the GPUs have. `estimates`: by number of GPUs."""
-    if any(estimate.fits for estimate in estimates.values()):
-        return
-    most = max(estimates)
-    needed = estimates[most]
-    raise LarkError(
-        f"{step.title} of trial {' '.join(trial.overrides)} needs {needed.memory_gib:.0f} GiB on each of"
-        f" {most} GPUs, which have {needed.limit_gib:.0f}: `python run.py` with these settings and"
-        " dry_run=true says what would help."
+def _too_large(step: Step, trial: Trial, gpus: int, cost: Estimate) -> LarkError:
+    """`cost`: with as many GPUs as a node has."""
+    return LarkError(
+        f"{step.title} of trial {' '.join(trial.overrides)} needs {cost.memory_gib:.0f} GiB on each of {gpus}"
+        f" GPUs, which have {cost.limit_gib:.0f}: `python run.py` with these settings and dry_run=true says"
+        " what would help."
     )

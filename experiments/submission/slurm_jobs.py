@@ -6,7 +6,6 @@ preempted, is requeued and resumes (`hydra.launcher.max_num_timeout`).
 """
 
 import getpass
-import json
 import os
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.submission.record import JOBS, Submission, SweepStep
-from experiments.submission.step_job import python_path, run_step
-from lark.errors import LarkError
+from experiments.submission.checks import no_answer, not_accepted
+from experiments.submission.graph import SweepStep
+from experiments.submission.record import Submission
+from experiments.submission.step_job import run_step
 from lark.printing import log_to
-from lark.store.store import write_text
+from lark.work.process import python_path
 
 GENERAL = ("timeout_min", "mem_gb", "stderr_to_stdout")
 SLURM = ("partition", "qos", "comment", "constraint", "exclude", "account",
@@ -45,73 +45,63 @@ class StepJob:
         return DelayedSubmission(self)
 
 
-def queued() -> set[str]:
-    """Ids of the user's jobs that are waiting or running."""
+def active_jobs(submission: Submission) -> dict[str, str]:
+    """The jobs of unfinished steps that are waiting or running. Without any job, SLURM is not needed."""
+    if submission.place != "slurm" or not submission.jobs:
+        return {}
     command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A"]
     try:
         listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         reason = (getattr(error, "stderr", None) or str(error)).strip()
-        raise LarkError(
-            f"SLURM does not answer ({reason}): try again later, on the cluster's login node."
-        ) from error
-    return set(listing.stdout.split())
+        raise no_answer(reason, submission.folder) from error
+    queue = set(listing.stdout.split())
+    unfinished = {step.name for step in submission.unfinished()}
+    return {name: job for name, job in submission.jobs.items() if name in unfinished and job in queue}
 
 
-def active_jobs(jobs: Mapping[str, str]) -> dict[str, str]:
-    """Those of some steps' jobs that are waiting or running. Without any, SLURM is not needed."""
-    queue = queued() if jobs else set()
-    return {name: job for name, job in jobs.items() if job in queue}
-
-
-def submit_jobs(submission: Submission) -> list[str]:
-    """Submit a job for every step that is not finished and has none. Returns the names of these steps."""
+def submit_jobs(submission: Submission, launcher: Mapping[str, Any]) -> int:
+    """Submit a job for every step that is not finished and has none; return how many. `launcher`: the
+    settings of Hydra's launcher.
+    """
     os.environ["PYTHONPATH"] = python_path()  # jobs inherit it
-    jobs = submission.jobs
-    queue = queued()
-    submitted: list[str] = []
-    unfinished = {step.name: step for step in submission.unfinished()}
-    for name, step in unfinished.items():
-        if jobs.get(name) in queue:
-            if not set(submitted).intersection(step.after):
-                continue
-            # It waits for a job that has failed: SLURM would never start it.
-            subprocess.run(["scancel", jobs[name]], check=False, capture_output=True, timeout=60)
-        needed = [jobs[other] for other in step.after if other in unfinished]
-        jobs[name] = _submit(submission, step, needed)
-        # After each job: none is forgotten if this process is killed.
-        write_text(submission.folder / JOBS, json.dumps(jobs, indent=1))
-        submitted.append(name)
-    return submitted
+    jobs = active_jobs(submission)
+    are_submitted = len(jobs)
+    for step in submission.unfinished():
+        if step.name not in jobs:
+            needed = [jobs[name] for name in step.after if name in jobs]
+            jobs[step.name] = _submit(submission, step, launcher, needed)
+    return len(jobs) - are_submitted
 
 
-def _submit(submission: Submission, step: SweepStep, needed: Sequence[str]) -> str:
+def _submit(
+    submission: Submission, step: SweepStep, launcher: Mapping[str, Any], needed: Sequence[str]
+) -> str:
     """Submit the job of a step; return its id. `needed`: the jobs that it waits for."""
     import submitit  # noqa: PLC0415  # an optional package
 
-    timeouts = submission.launcher.get("max_num_timeout", 3)
-    logs = submission.folder / "logs"
+    logs = submission.folder / "logs" / step.name
+    timeouts = launcher.get("max_num_timeout", 3)
     executor = submitit.AutoExecutor(logs, cluster="slurm", slurm_max_num_timeout=timeouts)
-    executor.update_parameters(**parameters(submission, step, needed))
+    executor.update_parameters(**parameters(launcher, step, needed))
     try:
         return str(executor.submit(StepJob(submission.folder, step.name)).job_id)
     except Exception as error:
-        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
-        raise LarkError(f"SLURM does not accept the job of {step.name} ({reason}).") from error
+        raise not_accepted(step, error) from error
 
 
-def parameters(submission: Submission, step: SweepStep, needed: Sequence[str]) -> dict[str, Any]:
-    """Parameters of a step's job, as submitit names them. `needed`: the jobs that it waits for."""
-    launcher = {key: value for key, value in submission.launcher.items() if value is not None}
+def parameters(launcher: Mapping[str, Any], step: SweepStep, needed: Sequence[str]) -> dict[str, Any]:
+    """Parameters of a step's job, as submitit names them."""
+    chosen = {key: value for key, value in launcher.items() if value is not None}
     settings: dict[str, Any] = {
         "name": f"lark-{step.name}",
         "nodes": 1,
         "tasks_per_node": 1,
         "cpus_per_task": step.cpus,
     }
-    settings |= {key: launcher[key] for key in GENERAL if key in launcher}
-    settings |= {f"slurm_{key}": launcher[key] for key in SLURM if key in launcher}
-    additional = dict(launcher.get("additional_parameters", {}))
+    settings |= {key: chosen[key] for key in GENERAL if key in chosen}
+    settings |= {f"slurm_{key}": chosen[key] for key in SLURM if key in chosen}
+    additional = dict(chosen.get("additional_parameters", {}))
     if needed:
         settings["slurm_dependency"] = f"afterok:{':'.join(needed)}"
         additional["kill-on-invalid-dep"] = "yes"

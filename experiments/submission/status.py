@@ -5,17 +5,15 @@ the process that makes an artifact holds its lock.
 """
 
 import shlex
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.submission.graph import remaining
-from experiments.submission.record import DRIVER, Attempt, Submission, SweepStep
-from experiments.submission.slurm_jobs import queued
+from experiments.submission.graph import SweepStep, remaining
+from experiments.submission.record import DRIVER, Submission
+from experiments.submission.slurm_jobs import active_jobs
 from lark.errors import LarkError
-from lark.planner.report import duration
 from lark.printing import counted, text_table
 
 State = Literal["done", "running", "waiting", "failed"]
@@ -24,11 +22,12 @@ STATES: tuple[State, ...] = ("done", "running", "waiting", "failed")
 
 @dataclass(frozen=True)
 class Situation:
-    """A step now."""
+    """A step now. Times are those of the file system."""
 
     step: SweepStep
     state: State
-    reason: str = ""
+    note: str = ""
+    """Why it failed, or the log of a step that is running."""
     started: float | None = None
     ended: float | None = None
 
@@ -39,80 +38,73 @@ class Situation:
         return (self.step.seconds or 0.0) * max(1, self.step.gpus) / 3600
 
 
-def situations(submission: Submission, queue: Collection[str] | None = None) -> list[Situation]:
-    """The state of every step. `queue`: SLURM's jobs; None: it is asked for them."""
-    if queue is None and submission.place == "slurm":
-        queue = queued()
-    return [_situation(submission, step, queue) for step in submission.steps.values()]
+def situations(submission: Submission) -> list[Situation]:
+    """The state of every step."""
+    jobs, _ = _jobs(submission)
+    return [_situation(submission, step, jobs) for step in submission.steps.values()]
 
 
-def _situation(submission: Submission, step: SweepStep, queue: Collection[str] | None) -> Situation:
+def _jobs(submission: Submission) -> tuple[Collection[str], str]:
+    """Steps with a SLURM job that is waiting or running, and a note. If SLURM does not answer: all jobs."""
+    try:
+        return active_jobs(submission), ""
+    except LarkError as error:
+        return submission.jobs, f"{error} Until then, its jobs are assumed to be waiting or running."
+
+
+def _situation(submission: Submission, step: SweepStep, jobs: Collection[str]) -> Situation:
     attempts = submission.attempts(step)
-    started = min((attempt.started for attempt in attempts), default=None)
-    ended = max((attempt.ended for attempt in attempts), default=None)
+    started = min((written - manifest.seconds for manifest, written in attempts), default=None)
+    ended = max((written for _, written in attempts), default=None)
     if submission.finished(step):
         return Situation(step, "done", "", started, ended)
     if submission.maker(step) is not None:
-        return Situation(step, "running", "", started)
-    if _is_coming(submission, step, attempts, queue):
+        return Situation(step, "running", str(submission.log_file(step)), started)
+    error = submission.error(step)
+    if step.name in jobs or _is_with_driver(submission, None if error is None else ended):
         return Situation(step, "waiting")
-    reason = _failure(submission, step, attempts)
-    return Situation(step, "failed" if reason else "waiting", reason, started, ended)
+    loss = error or _loss(submission, step, bool(attempts))
+    return Situation(step, "failed" if loss else "waiting", loss, started, ended)
 
 
-def _is_coming(
-    submission: Submission, step: SweepStep, attempts: Sequence[Attempt], queue: Collection[str] | None
-) -> bool:
-    """True if Ray or SLURM will start a step, or start it again."""
-    if queue is not None:
-        return submission.jobs.get(step.name) in queue
+def _is_with_driver(submission: Submission, failed: float | None) -> bool:
+    """True if a driver works that has not tried the step yet: it tries a step once, so a failure from before
+    its start is that of an earlier driver.
+    """
     if submission.driver is None:
         return False
-    # A driver tries a step once: a failure from before its start is that of an earlier driver.
-    driver_started = (submission.folder / DRIVER).stat().st_mtime
-    return not any(attempt.failed and attempt.ended >= driver_started for attempt in attempts)
+    return failed is None or failed < (submission.folder / DRIVER).stat().st_mtime
 
 
-def _failure(submission: Submission, step: SweepStep, attempts: Sequence[Attempt]) -> str:
-    """Why a step that nobody makes has no result. Empty: it was not started."""
-    for attempt in attempts:
-        if attempt.failed:
-            return attempt.manifest.error or "the reason is unknown"
-    if any(attempt.manifest.finished for attempt in attempts):
-        return "its result has been removed or damaged; `submit` makes it again"
-    if attempts:
-        return "its process was lost"
+def _loss(submission: Submission, step: SweepStep, begun: bool) -> str:
+    """Why a step that nobody makes and that has not failed has no result. Empty: it was not started."""
     job = submission.jobs.get(step.name)
     if submission.place == "slurm" and job is not None and submission.has_inputs(step):
         return f"SLURM job {job} has ended without a result: `sacct -j {job}` may say why"
-    if submission.log_file(step).exists():
-        return "its process was lost, or its result was removed; `submit` makes it again"
+    if begun or submission.log_file(step).exists():
+        return "its process was lost, or its result was removed or damaged; `submit` makes it again"
     return ""
 
 
 def describe(submission: Submission) -> str:
     """The status as text."""
-    note = ""
-    queue: Collection[str] = ()
-    if submission.place == "slurm":
-        try:
-            queue = queued()
-        except LarkError as error:
-            queue = submission.jobs.values()
-            note = f"{error} Its jobs are assumed to be waiting or running."
-    steps = situations(submission, queue if submission.place == "slurm" else None)
+    jobs, note = _jobs(submission)
+    steps = [_situation(submission, step, jobs) for step in submission.steps.values()]
+    is_under_way = bool(jobs) or submission.driver is not None
     trials = counted(len(submission.trials), "trial")
-    failed = [f"failed: {s.step.name}: {s.reason}" for s in steps if s.state == "failed"]
     parts = [
         f"{submission.title} ({submission.folder.name}), {trials}, on {submission.place}",
         _table(steps),
         _time_left(steps),
         note,
-        _running(submission, steps),
-        "\n".join(failed),
-        _advice(submission, steps, queue),
+        "\n".join(f"{s.state}: {s.step.name}: {s.note}" for s in steps if s.note),
+        _advice(submission, steps, is_under_way),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _in_state(steps: Sequence[Situation], state: State) -> list[Situation]:
+    return [s for s in steps if s.state == state]
 
 
 def _table(steps: Sequence[Situation]) -> str:
@@ -121,55 +113,32 @@ def _table(steps: Sequence[Situation]) -> str:
     for s in steps:
         by_title[s.step.title].append(s)
     rows = []
-    for title, same in by_title.items():
-        gpus = sorted({s.step.gpus for s in same})
-        least_and_most = dict.fromkeys((str(gpus[0]), str(gpus[-1])))
-        rows.append(_row(title, same, "-".join(least_and_most)))
-    rows.append(_row("all", steps, ""))
-    return text_table(["step", *STATES, "GPUs", "device-hours left"], rows)
-
-
-def _row(title: str, steps: Sequence[Situation], gpus: str) -> list[str]:
-    counts = Counter(s.state for s in steps)
-    hours = sum(s.device_hours_left for s in steps)
-    return [title, *(str(counts[state]) for state in STATES), gpus, f"{hours:,.2f}"]
-
-
-def _running(submission: Submission, steps: Sequence[Situation]) -> str:
-    now = time.time()
-    rows = []
-    for s in steps:
-        if s.state == "running":
-            # The clock of the file system may be ahead.
-            seconds = max(0.0, now - (s.started or now))
-            rows.append([s.step.name, duration(seconds), str(submission.log_file(s.step))])
-    return text_table(["running", "for", "log"], rows, right=3) if rows else ""
+    for title, same in {**by_title, "all": steps}.items():
+        counts = [str(len(_in_state(same, state))) for state in STATES]
+        hours = sum(s.device_hours_left for s in same)
+        rows.append([title, *counts, f"{hours:,.2f}"])
+    return text_table(["step", *STATES, "device-hours left"], rows)
 
 
 def _time_left(steps: Sequence[Situation]) -> str:
-    done = [s.step.name for s in steps if s.state == "done"]
-    if len(done) == len(steps):
+    left = [s for s in steps if s.state != "done"]
+    if not left:
         return ""
-    after = {s.step.name: s.step.after for s in steps}
-    seconds = {s.step.name: s.step.seconds or 0.0 for s in steps}
-    chain = max(remaining(after, seconds, done).values())
-    total = sum(s.device_hours_left for s in steps)
+    chain = max(remaining([s.step for s in left]).values())
+    total = sum(s.device_hours_left for s in left)
     least = f"at least {chain / 3600:,.2f} hours, the longest chain of steps"
     return f"left: {total:,.2f} device-hours by the planner's estimate; {least}"
 
 
-def _advice(submission: Submission, steps: Sequence[Situation], queue: Collection[str]) -> str:
+def _advice(submission: Submission, steps: Sequence[Situation], is_under_way: bool) -> str:
     """What the user can do next."""
     words = shlex.join([submission.title, *submission.arguments])
-    counts = Counter(s.state for s in steps)
-    if counts["done"] == len(steps):
+    if len(_in_state(steps, "done")) == len(steps):
         return f"Everything is done: python -m experiments render {words}"
-    if counts["failed"]:
-        reason = f"{counted(counts['failed'], 'step')} failed"
-    elif counts["running"] or submission.driver is not None or set(queue) & set(submission.jobs.values()):
+    failed = len(_in_state(steps, "failed"))
+    if not failed and (is_under_way or _in_state(steps, "running")):
         return ""
-    else:
-        reason = "Nothing is being carried out"
+    reason = f"{counted(failed, 'step')} failed" if failed else "Nothing is being carried out"
     return f"{reason}. To continue, submit again: python -m experiments submit {words}"
 
 
@@ -184,8 +153,7 @@ def timeline(submission: Submission) -> str:
         ready = max((steps[name].ended or zero for name in s.step.after), default=zero)
         ended = "" if s.ended is None else f"{s.ended - zero:.1f}"
         held = counted(s.step.gpus, "GPU") if s.step.gpus else counted(s.step.cpus, "CPU")
-        trials = ",".join(map(str, s.step.trials))
         times = [f"{min(ready, start) - zero:.1f}", f"{start - zero:.1f}", ended]
-        rows.append([s.step.name, trials, *times, held, s.state])
-    header = ["step", "trials", "inputs ready", "started", "ended", "held", "state"]
-    return text_table(header, rows, right=2) if rows else ""
+        rows.append([s.step.name, *times, held, s.state])
+    header = ["step", "inputs ready", "started", "ended", "held", "state"]
+    return text_table(header, rows, right=1) if rows else ""

@@ -2,53 +2,33 @@
 finished.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.harness.sweep import ROOT
-from experiments.submission.record import Submission, SweepStep
+from experiments.submission.checks import require_plan
+from experiments.submission.graph import SweepStep
+from experiments.submission.record import Submission
 from lark.config import Config
 from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
 from lark.work.entry import explain
 
 
-def python_path() -> str:
-    """PYTHONPATH of processes that import this package."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-
-
 def run_step(folder: Path, name: str) -> None:
     """Make a step's artifacts. Raises LarkError, and records it in the artifacts' manifests."""
     submission = Submission(folder)
     step = submission.steps[name]
+    run_folder = folder / "steps" / name
+    run_folder.mkdir(parents=True, exist_ok=True)
     try:
-        _check_inputs(submission, step)
-        run_folder = folder / "steps" / name
-        run_folder.mkdir(parents=True, exist_ok=True)
+        require_plan(step, submission.has_inputs(step))
         pipeline = Pipeline(alone(submission, step), run_folder, only=step.key)
-        _check_planned(pipeline, step)
+        require_plan(step, bool(pipeline.steps))
         pipeline.run()
     except Exception as error:
         reason = explain(error, submission.outputs)
         submission.fail(step, reason)
         raise LarkError(reason) from error
-
-
-def _check_inputs(submission: Submission, step: SweepStep) -> None:
-    for name in step.after:
-        if not submission.finished(submission.steps[name]):
-            raise LarkError(f"{step.name} needs {name}, which is not finished. Submit the sweep again.")
-
-
-def _check_planned(pipeline: Pipeline, step: SweepStep) -> None:
-    """Refuse a step that is not in the plan of its own configuration."""
-    if not pipeline.steps:
-        raise LarkError(
-            f"{step.name}: its inputs or the code have changed since it was submitted."
-            " Submit the sweep again."
-        )
 
 
 def alone(submission: Submission, step: SweepStep) -> Config:

@@ -30,7 +30,7 @@ UNDIVIDED_RESULT = ".whole.json"
 """Result of a function that is not divided, until the leader reads it."""
 
 Outcome = dict[str, Any]
-"""The answer of an actor: `warnings`, and `failure` (of `Failure`) with its `trace` if it failed."""
+"""The answer of an actor: `warnings`, and `failure` (of `WorkerFailure`) with its `trace` if it failed."""
 
 
 def work_of(function: Callable[[Job], Counts], job: Job) -> Work:

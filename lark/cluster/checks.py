@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import socket
+from pathlib import Path
 
 from lark.errors import LarkError
 from lark.printing import counted
@@ -49,6 +50,12 @@ def _setting(address: str) -> str:
 
 def too_few_nodes(address: str, there: int, nodes: int, patience: float) -> LarkError:
     return LarkError(f"The Ray cluster at {address} has {there} of {nodes} nodes after {patience:.0f} s.")
+
+
+def without_result(folder: Path) -> LarkError:
+    return LarkError(
+        f"{folder}: the processes on the cluster have ended without a result. Run the same command again."
+    )
 
 
 def require_room(there: int, machine: Machine) -> None:

@@ -23,7 +23,7 @@ from lark.cluster.losses import Losses
 from lark.cluster.nodes import POLL_SECONDS, WAITING_SECONDS, alive, connect, room
 from lark.cluster.relay import Tail
 from lark.errors import LarkError
-from lark.work.failures import Failure, RemoteError
+from lark.work.failures import RemoteError, WorkerFailure
 from lark.work.heartbeat import REMOTE, Silent, Watch
 from lark.work.operation import Counts, Job, imported
 from lark.work.sharding import Bar, Shard, Together, Work, WorkDone
@@ -144,7 +144,7 @@ class _Crew:
         for warning in outcome["warnings"]:
             self._log_once(warning)
         if "failure" in outcome:
-            self._failed(member, Failure(**outcome["failure"]), outcome["trace"])
+            self._failed(member, WorkerFailure(**outcome["failure"]), outcome["trace"])
             return []
         shards, member.shards = member.shards, []
         if member.loaded:
@@ -153,7 +153,7 @@ class _Crew:
         self.idle.append(member)
         return shards
 
-    def _failed(self, member: _Member, failure: Failure, trace: str) -> None:
+    def _failed(self, member: _Member, failure: WorkerFailure, trace: str) -> None:
         """Try shards again in another process, since this one may be unusable after an error."""
         missing = self._end(member)
         sys.stderr.write(trace)
@@ -175,7 +175,7 @@ class _Crew:
                 member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}"
             )
         text = "A process on the cluster was killed, most likely because it ran out of memory."
-        self._return(missing, gone, Failure(text, True, "" if not gone else None))
+        self._return(missing, gone, WorkerFailure(text, True, "" if not gone else None))
 
     def _listen(self) -> None:
         """Pass on messages, and end actors that are stopped or stuck."""
@@ -206,7 +206,7 @@ class _Crew:
             f" It waited for:\n{silent.stack}" if silent.stack else "",
         )
         self._check_start(member, f"Processes on the Ray cluster do not start: process {silent}.")
-        self._return(missing, not silent.stack, Failure(f"Process {silent}.", True))
+        self._return(missing, not silent.stack, WorkerFailure(f"Process {silent}.", True))
 
     def _check_start(self, member: _Member, why: str) -> None:
         """Stop if many processes were lost before they had loaded what they need, and no other is left."""
@@ -222,12 +222,12 @@ class _Crew:
         self.losses.add(time.monotonic() - member.since, len(missing), len(member.shards))
         return missing
 
-    def _return(self, shards: list[Shard], gone: bool, failure: Failure) -> None:
+    def _return(self, shards: list[Shard], gone: bool, failure: WorkerFailure) -> None:
         """Put shards back. `gone`: because of their machine, so they are unlikely to be the cause."""
         if (worst := self.queue.lost(shards) if gone else self.queue.failed(shards)) is not None:
             self._stop(worst, failure)
 
-    def _stop(self, shard: Shard, failure: Failure) -> None:
+    def _stop(self, shard: Shard, failure: WorkerFailure) -> None:
         """End the step because of a shard."""
         times = self.queue.failures[shard.name] or self.queue.losses[shard.name]
         text = (

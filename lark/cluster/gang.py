@@ -16,14 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lark.cluster.checks import without_result
 from lark.cluster.relay import Relay
 from lark.cluster.watch import GangWatch
-from lark.errors import LarkError
 from lark.printing import log_to
 from lark.store.store import write_text
 from lark.work.devices import ALLOCATOR, for_allocator
 from lark.work.entry import prepare
-from lark.work.failures import Failure, RemoteError, failure_of
+from lark.work.failures import RemoteError, WorkerFailure, failure_of
 from lark.work.heartbeat import REMOTE, start_remote
 from lark.work.launch import JOB, read_job
 from lark.work.operation import Counts, Job, imported
@@ -50,7 +50,7 @@ def run_together(ray: Any, job: Job, target: str) -> Counts:
         described = _read(job.folder / FAILED)
         if described is None:
             raise
-        raise RemoteError(Failure(**described)) from error
+        raise RemoteError(WorkerFailure(**described)) from error
     else:
         return _result(job.folder)
     finally:
@@ -110,11 +110,7 @@ def _result(folder: Path) -> Counts:
     if counts is not None:
         return counts
     described = _read(folder / FAILED)
-    if described is not None:
-        raise RemoteError(Failure(**described))
-    raise LarkError(
-        f"{folder}: the processes on the cluster have ended without a result. Run the same command again."
-    )
+    raise without_result(folder) if described is None else RemoteError(WorkerFailure(**described))
 
 
 def least(job: Job) -> int:

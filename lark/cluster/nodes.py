@@ -39,7 +39,7 @@ from lark.config.checks import cluster_address
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import parse_object
 from lark.work.machine import Machine
-from lark.work.process import ROOT, die_with_parent
+from lark.work.process import ROOT, die_with_parent, python_path
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +133,7 @@ def reach(address: str | None, outputs: Path) -> Cluster:
 def _reached(address: str | None, arguments: Sequence[str]) -> Cluster:
     if address is not None:
         require_answer(address)
-    env = {**os.environ, **settings()}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    env = {**os.environ, **settings(), "PYTHONPATH": python_path()}
     process = subprocess.Popen(
         [sys.executable, "-m", "lark.cluster.session", *arguments],
         env=env,

@@ -26,7 +26,7 @@ from lark.cluster.session import make_folder, ray_root, remove_folder
 from lark.errors import LarkError
 from lark.reading.untrusted import readable_object
 from lark.work.machine import job_nodes, usable_cores, visible_gpus
-from lark.work.process import ROOT, die_with_parent
+from lark.work.process import ROOT, die_with_parent, python_path
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +122,7 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
         f"--num-gpus={visible_gpus()}",
         f"--object-store-memory={STORE_BYTES}",
     ]
-    env = {**os.environ, **settings()}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    env = {**os.environ, **settings(), "PYTHONPATH": python_path()}
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     command += [*limits, f"--temp-dir={ray_root(folder)}", *arguments]
     return subprocess.Popen(

@@ -6,6 +6,7 @@ from omegaconf import MISSING
 
 from lark.config.checks import Section, one_of, plain_name, require, sampling_temperature, seed, text_name
 from lark.config.pool import ANSWER_FORMATS
+from lark.names import is_demo
 
 GRADERS = ("paper", "verify")
 AVERAGE = "Avg"
@@ -72,6 +73,11 @@ class Task:
     """Use only this many problems, the first ones, for a quick test."""
     public: PublicFile | None = None
     """The public dataset that has the problems, for a benchmark whose file is not here."""
+
+    @property
+    def is_generated(self) -> bool:
+        """True for the demo's problems, which are in no file."""
+        return is_demo(self.path)
 
 
 @dataclass

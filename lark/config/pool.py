@@ -67,6 +67,11 @@ class Source:
     exclude: list[str] = field(default_factory=list)
     """Files and subfolders of `path` that are not read: names or patterns, e.g. ["old", "*.bak.json"]."""
 
+    @property
+    def is_generated(self) -> bool:
+        """True for the demo's pool, which is in no file."""
+        return is_demo(self.format)
+
 
 @dataclass
 class Mixed(Source):
@@ -211,7 +216,7 @@ class Pool(Source):
     def _check_questions(self, section: Section) -> None:
         number = self.questions
         section.require("questions", number is None or number >= 1, "must be at least 1, or null for all")
-        if not is_demo(self.format):
+        if not self.is_generated:
             return
         unlimited = "the demo's pool is generated and has no fixed size; give a number, e.g. 150"
         require(number is not None, "pool.questions", "null", unlimited)

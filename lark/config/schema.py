@@ -22,11 +22,12 @@ from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.training import Training
 from lark.errors import LarkError
-from lark.names import file_name, is_demo
+from lark.names import file_name
 from lark.secrets import redact, secret_refused, settings_with_secrets
 
 STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
 FETCH = "fetch"
+DEFAULT_SCALE = "demo"
 """A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs
 itself.
 """
@@ -62,7 +63,7 @@ class Config:
     analysis: Analysis = field(default_factory=Analysis)
     experiment: Experiment = field(default_factory=Experiment)
     compare: Compare = field(default_factory=Compare)
-    scale: str = "demo"
+    scale: str = DEFAULT_SCALE
     """Scale of an experiment: demo (minutes on this machine), paper, or another one that the experiment
     defines.
     """
@@ -89,7 +90,7 @@ class Config:
         has_experiment = self.experiment.name is not None
         if has_experiment:
             _ = self.budget.per_question  # an error if the budget is across questions
-        is_scale = has_experiment or is_demo(self.scale)
+        is_scale = has_experiment or self.scale == DEFAULT_SCALE
         require(is_scale, "scale", self.scale, "only applies to an experiment: add experiment=<name>")
 
     @property

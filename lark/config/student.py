@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from omegaconf import MISSING
 
 from lark.config.checks import Section, require
+from lark.names import is_demo
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
 RESERVED = (
@@ -72,6 +73,11 @@ class Student:
     flash_attention_2: the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging
     Face hub (package kernels).
     """
+
+    @property
+    def is_bundled(self) -> bool:
+        """True for the demo's student, which is part of this repository."""
+        return is_demo(self.path)
 
     def __post_init__(self) -> None:
         section = Section(self.setting, self)

@@ -19,7 +19,6 @@ from lark.evaluation.checks import OPTION_LETTERS
 from lark.grading.answers import AnswerFormat, extract_boxed_list
 from lark.grading.final_answers import READERS
 from lark.models import prompts
-from lark.names import is_demo
 from lark.reading.fields import Fields
 from lark.reading.rows import Row, is_table, rows
 from lark.reading.untrusted import require_characters
@@ -121,7 +120,7 @@ def is_here(name: str, task: Task) -> bool:
     """
     if public.is_public(name, task):
         return public.cached(task) is not None
-    return not task.path or is_demo(task.path) or _path(name, task).is_file() or _is_missing(name, task)
+    return not task.path or task.is_generated or _path(name, task).is_file() or _is_missing(name, task)
 
 
 def _path(name: str, task: Task) -> Path:
@@ -145,7 +144,7 @@ def load(name: str, task: Task) -> Sequence[Problem]:
         task = public.downloaded(name, task)
     path = _path(name, task)
     stamp = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
-    if stamp is None and not is_demo(task.path):
+    if stamp is None and not task.is_generated:
         return _load(name, task)
     key = (name, json.dumps(asdict(task), sort_keys=True), stamp)
     if key not in _loaded:
@@ -235,7 +234,7 @@ def _with_options(problem: Problem, options: Sequence[str]) -> Problem:
 
 
 def _rows(name: str, task: Task) -> Iterator[Row]:
-    if is_demo(task.path):
+    if task.is_generated:
         yield from _demo_rows(name)
         return
     checks.path_given(name, task)

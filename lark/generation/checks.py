@@ -11,19 +11,15 @@ if TYPE_CHECKING:
 
 def check_sharing(setting: str, gpus: int, engine: str, kind: "EngineKind", machine: Machine) -> None:
     """Refuse a model on several `gpus` that the engine or the machine cannot share."""
+    why = None
     if gpus > 1 and not kind.shares_model:
-        raise LarkError(
-            f"{setting}={gpus}: engine={engine} keeps a whole model on each GPU; set it to 1, or use"
-            " engine=vllm."
-        )
-    if gpus > 1 and machine.device == "cpu":
-        raise LarkError(
-            f"{setting}={gpus} shares a model among GPUs, and this run uses the CPU: set {setting}=1."
-        )
-    if machine.device == "cuda" and machine.processes % gpus:
-        raise LarkError(
-            f"{setting}={gpus} does not divide the {machine.processes} GPUs of this machine: set {setting}=1."
-        )
+        why = f": engine={engine} keeps a whole model on each GPU; set it to 1, or use engine=vllm."
+    elif gpus > 1 and machine.device == "cpu":
+        why = f" shares a model among GPUs, and this run uses the CPU: set {setting}=1."
+    elif machine.device == "cuda" and machine.processes % gpus:
+        why = f" does not divide the {machine.processes} GPUs of this machine: set {setting}=1."
+    if why is not None:
+        raise LarkError(f"{setting}={gpus}{why}")
 
 
 def require_installed(engine: str, kind: "EngineKind", machine: Machine) -> None:

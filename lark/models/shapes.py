@@ -13,7 +13,6 @@ from typing import Any
 
 from lark.config import Student
 from lark.errors import LarkError
-from lark.names import is_demo
 from lark.reading.untrusted import quoted, read_object
 
 DEMO = Path(__file__).parents[1] / "demo" / "student"
@@ -240,7 +239,7 @@ def config_of(student: Student) -> dict[str, Any] | None:
     """The student's `config.json` from its folder, architectures/ or the hub's cache. None if it is in none
     of them.
     """
-    folder = DEMO if is_demo(student.path) else Path(student.path).expanduser()
+    folder = DEMO if student.is_bundled else Path(student.path).expanduser()
     if (folder / "config.json").is_file():
         return _read(folder / "config.json", student)
     for path in ARCHITECTURES.glob("*.json"):

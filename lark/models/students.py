@@ -19,7 +19,6 @@ from lark.models.student_checks import (
     require_file,
     require_model_folder,
 )
-from lark.names import is_demo
 from lark.store.store import Checksums, Kind
 from lark.work.machine import Machine
 
@@ -67,7 +66,7 @@ def packaged_file(student: Student) -> Path | None:
 
 def location(student: Student) -> str:
     """The argument for `from_pretrained`: a local folder or a hub id."""
-    if is_demo(student.path):
+    if student.is_bundled:
         return str(DEMO)
     if student.path in PACKAGED:
         return student.path  # lark/pipeline/plan.py replaces it by the converted folder

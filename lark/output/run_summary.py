@@ -10,7 +10,6 @@ from lark.config import GRADERS, Config
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.evaluation.resampled import Resampled, resampled
-from lark.names import is_demo
 from lark.output.tables import markdown_table
 from lark.printing import some, text_table
 from lark.selection.character import CHARACTER, sentence
@@ -102,7 +101,7 @@ def _report(
     details = details_table(config, models)
     samples = resampled_table(config, models)
     levels = levels_table(config, models)
-    note = DEMO_NOTE if is_demo(config.student.name) else ""
+    note = DEMO_NOTE if config.student.is_bundled else ""
     log.info("\n%s%s", results.text, f"\n{note}" if note else "")
     log.info("\n%s", details.text)
     log.info("\n%s", samples.text)
@@ -110,7 +109,7 @@ def _report(
     if warning:
         log.warning(warning)
     tasks = config.benchmark.tasks.values()
-    if levels.rows and not all(is_demo(task.path) for task in tasks):  # the demo's: only in the file
+    if levels.rows and not all(task.is_generated for task in tasks):  # the demo's: only in the file
         log.info(levels.text)
 
     tables = [results, details, samples]

@@ -72,9 +72,3 @@ def require_measured_here(
         f"planner.measured={setting} has the rates of {there}, and this plan is for {here}. Run"
         " `make gpu-check` on the machine that the plan is for, or leave planner.measured out."
     )
-
-
-def refuse(sentence: str | None) -> None:
-    """Raise an error if there is a reason for it."""
-    if sentence is not None:
-        raise LarkError(sentence)

@@ -8,9 +8,7 @@ from math import ceil
 import numpy as np
 
 from lark.config import Config
-from lark.errors import LarkError
-from lark.names import is_demo
-from lark.planner.checks import refuse
+from lark.errors import LarkError, refuse
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory
@@ -67,7 +65,7 @@ def check_time(
 def at_least(config: Config) -> PoolLengths:
     """A lower bound for the pool's lengths, from the sizes of its files."""
     pool = config.pool
-    if is_demo(pool.format):
+    if pool.is_generated:
         return pool_lengths(config)
     try:
         size = sum(file.stat().st_size for file in source_files(pool))

@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 
 from lark.config import Config
 from lark.errors import DamagedError, LarkError
-from lark.names import is_demo
 from lark.planner.checks import empty_pool
 from lark.pool.formats import source_files
 from lark.pool.read import read
 from lark.pool.trajectories import POOL_TABLE
-from lark.scoring.contents import Chat, Contents, contents
+from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
@@ -55,7 +54,7 @@ class PoolLengths:
     response: np.ndarray
     source: str
     """Where the lengths come from, for the report."""
-    rows: Callable[[], Contents] | None = None
+    rows: Callable[[], RowKeys] | None = None
     """Reads the trajectories' contents, to compare them with those of finished artifacts. None: unknown."""
     part: tuple[int, int] | None = None
     """If it is a part of the pool: the trajectories of this part, and of the whole pool."""
@@ -131,7 +130,7 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
         return _measured(artifact)
     pool = config.pool
     longest = config.student.max_length
-    if is_demo(pool.format):
+    if pool.is_generated:
         return _demo(config)
     try:
         files = source_files(pool)
@@ -172,7 +171,7 @@ def _read(config: Config) -> PoolLengths:
     prompts = []
     responses = []
     chat = Chat.of(config)
-    rows = Contents([], [], [])
+    rows = RowKeys([], [], [])
     for trajectory in read(config.pool):
         rows.add(trajectory.question_id, trajectory.candidate_id, chat.key(vars(trajectory)))
         questions.add(trajectory.question_id)

@@ -7,8 +7,8 @@ from math import ceil, inf
 from pathlib import Path
 
 from lark.config import Config
+from lark.errors import refuse
 from lark.models.shapes import shape_of
-from lark.planner.checks import refuse
 from lark.planner.costs import GIB
 from lark.planner.duration import check_time, too_long
 from lark.planner.estimates import Estimate, estimate, is_papers, planner_of

@@ -10,8 +10,9 @@ from lark.config.checks import one_of
 from lark.errors import LarkError, first_line
 from lark.pool.trajectory import Trajectory
 from lark.printing import some
-from lark.reading.rows import Row, is_invisible
+from lark.reading.rows import Row
 from lark.reading.untrusted import described, quoted
+from lark.reading.values import is_invisible
 
 Message = dict[str, Any]
 

@@ -14,7 +14,7 @@ from lark.pool.hygiene import faults_of
 from lark.pool.trajectory import Trajectory, verdict
 from lark.pool.votes import Votes
 from lark.printing import some
-from lark.reading.rows import is_invisible
+from lark.reading.values import is_invisible
 
 CONTROL_TOKEN = re.compile(
     r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|</?s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"

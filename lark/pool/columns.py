@@ -1,7 +1,7 @@
 """A row of a pool under our names for its columns."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lark.config import Source
@@ -99,6 +99,12 @@ class Columns:
     def missing(self, name: str) -> LarkError:
         """The refusal of a row without this column."""
         return missing_column(name, self.row)
+
+    def require_names(self, names: Iterable[str]) -> None:
+        """Refuse a row without these columns, whatever their values are."""
+        for name in names:
+            if name not in self.row.values:
+                raise self.missing(name)
 
     def require(self, name: str) -> Any:
         """The value of a column that must be there."""

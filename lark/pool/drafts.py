@@ -44,9 +44,7 @@ def shaped(read: Read, *needs: str) -> Read:
     """
 
     def checked(columns: Columns) -> Iterator[DraftTrajectory]:
-        for name in needs:
-            if name not in columns.row.values:
-                raise columns.missing(name)
+        columns.require_names(needs)
         try:
             yield from read(columns)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

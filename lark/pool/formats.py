@@ -6,7 +6,6 @@ from pathlib import Path
 
 from lark import config as conf
 from lark.config import Source
-from lark.names import is_demo
 from lark.pool.agent_layouts import results_beside
 from lark.pool.batch_requests import request_files, with_requests
 from lark.pool.columns import Columns
@@ -32,7 +31,7 @@ def source_files(pool: conf.Pool) -> list[Path]:
 
 def find(source: Source) -> SourceFiles:
     """The local files of a source, without downloading anything."""
-    if is_demo(source.format) or is_remote(source):
+    if source.is_generated or is_remote(source):
         return SourceFiles()
     if source.format == "hub":
         with readable(source):

@@ -40,8 +40,10 @@ Starts = Mapping[int, Mapping[str, int]]
 
 
 def groups(pool: conf.Pool) -> list[list[Path]]:
-    """The pool's files in groups, each the source of one part. Fewer than two: one process reads the pool."""
-    if _is_read_as_one(pool):
+    """The pool's files in groups, each the source of one part. Empty: one process reads the pool."""
+    # Votes, samples and the like depend on all trajectories before the first can be written.
+    is_changed = pool.labels == "vote" or pool.decontaminate or pool.noise_share > 0
+    if pool.format != "rows" or pool.questions is not None or is_changed:
         return []
     split: list[list[Path]] = []
     size = PART_BYTES
@@ -51,13 +53,7 @@ def groups(pool: conf.Pool) -> list[list[Path]]:
             size = 0
         split[-1].append(file)
         size += file.stat().st_size
-    return split
-
-
-def _is_read_as_one(pool: conf.Pool) -> bool:
-    """Whether a trajectory depends on all others before it can be written, or there are no files of rows."""
-    is_changed = pool.labels == "vote" or pool.decontaminate or pool.noise_share > 0
-    return pool.format != "rows" or pool.questions is not None or is_changed
+    return split if len(split) > 1 else []
 
 
 @dataclass

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from lark import config as conf
-from lark.names import is_demo
 from lark.pool.checks import another_text, check_fields_used, check_ids, check_new
 from lark.pool.cleaning import Filter, Tally, check_special, filters
 from lark.pool.formats import source_files, source_rows
@@ -112,7 +111,7 @@ def _labelled(
 
 def _trajectories(pool: conf.Pool, tally: Tally) -> Iterator[Located]:
     """The trajectories of the pool's sources, as they are stored."""
-    if is_demo(pool.format):
+    if pool.is_generated:
         yield from _generated(pool)
     elif pool.format == "mix":
         for name, member in members(pool).items():
@@ -155,7 +154,7 @@ def _sample(pool: conf.Pool, votes: Votes | None, without: Collection[str]) -> s
     depend on the pool's order or size. A mixed pool has its shares of each source.
     """
     is_mixed = pool.format == "mix" and not pool.ids
-    if is_demo(pool.format) or (pool.questions is None and not is_mixed):
+    if pool.is_generated or (pool.questions is None and not is_mixed):
         return None
     ids = _question_ids(pool, votes, without)
     sources = {"": ids}

@@ -20,8 +20,9 @@ from lark.pool.layouts import DraftTrajectory, check, drafts
 from lark.pool.messages import Turns
 from lark.pool.trajectory import Trajectory
 from lark.reading.fields import Fields, is_blank
-from lark.reading.rows import Row, is_invisible
+from lark.reading.rows import Row
 from lark.reading.untrusted import require_characters
+from lark.reading.values import is_invisible
 
 Located = tuple[str, Trajectory]
 """A trajectory with its location, for error messages."""

@@ -33,3 +33,10 @@ def check_columns(path: Path, names: list[str]) -> None:
     (name, times), *_ = Counter(names).most_common(1) or [("", 0)]
     if times > 1:
         raise LarkError(f"{path}: the column {name!r} appears {times} times. Give every column its own name.")
+
+
+def require_header(header: str | None, path: Path) -> str:
+    """Refuse a log of Inspect without a header."""
+    if header is None:
+        raise LarkError(f"{path}: cannot be read as a log of Inspect (it has no header.json).")
+    return header

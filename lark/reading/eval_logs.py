@@ -14,6 +14,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from lark.errors import LarkError, first_line
+from lark.reading.checks import require_header
 from lark.reading.untrusted import parse_object
 
 HEADERS = ("header.json", "_journal/start.json")
@@ -34,9 +35,7 @@ def eval_samples(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             header = next((name for name in HEADERS if name in names), None)
-            if header is None:
-                raise _not_a_log(path)
-            task = _member(archive, header, path).get("eval")
+            task = _member(archive, require_header(header, path), path).get("eval")
             for name in sorted(name for name in names if name.startswith(SAMPLES) and name.endswith(".json")):
                 yield {"eval": task, "samples": [_member(archive, name, path)]}, f"{path}, {name}"
     except (
@@ -49,10 +48,6 @@ def eval_samples(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         struct.error,
     ) as error:
         raise LarkError(f"{path}: cannot be read as a log of Inspect ({first_line(error)}).") from error
-
-
-def _not_a_log(path: Path) -> LarkError:
-    return LarkError(f"{path}: cannot be read as a log of Inspect (it has no header.json).")
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:

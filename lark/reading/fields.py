@@ -17,8 +17,8 @@ from decimal import Decimal
 from typing import Any
 
 from lark.errors import LarkError
-from lark.reading.rows import id_text, is_invisible, plain_text
 from lark.reading.untrusted import described, parse, quoted
+from lark.reading.values import id_text, is_invisible, plain_text
 
 TRUE = ("true", "1", "1.0", "yes")
 FALSE = ("false", "0", "0.0", "no")

@@ -13,8 +13,8 @@ import pandas as pd
 from lark.config import Source
 from lark.pool.rsr import question_name, teacher_files
 from lark.pool.trajectories import KEY
-from lark.reading.rows import id_text
 from lark.reading.untrusted import read_object
+from lark.reading.values import id_text
 from lark.scoring import external_checks as checks
 from lark.scoring.external_checks import LARK_SCORE, SCORE_COLUMN
 

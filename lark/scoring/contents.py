@@ -55,7 +55,7 @@ def digest(values: object) -> bytes:
 
 
 @dataclass(frozen=True)
-class Contents:
+class RowKeys:
     """The ids and the keys of some rows of a pool, in its order."""
 
     question_ids: list[str]
@@ -74,10 +74,10 @@ class Contents:
     def ids(self) -> list[tuple[str, str]]:
         return list(zip(self.question_ids, self.candidate_ids, strict=True))
 
-    def of_questions(self, questions: Container[str]) -> "Contents":
+    def of_questions(self, questions: Container[str]) -> "RowKeys":
         """The rows of some questions."""
         rows = [row for row, question in enumerate(self.question_ids) if question in questions]
-        return Contents(
+        return RowKeys(
             [self.question_ids[row] for row in rows],
             [self.candidate_ids[row] for row in rows],
             [self.keys[row] for row in rows],
@@ -87,7 +87,7 @@ class Contents:
         """The first questions of the pool. None: all."""
         return frozenset(list(dict.fromkeys(self.question_ids))[:number])
 
-    def by(self, by: By) -> "Contents":
+    def by(self, by: By) -> "RowKeys":
         """The same rows with another key that follows from the conversations."""
         if by != "candidates":
             return self
@@ -104,7 +104,7 @@ def digest_of_all(keys: Iterable[bytes]) -> bytes:
     return hashlib.blake2b(b"".join(sorted(keys)), digest_size=DIGEST_BYTES).digest()
 
 
-def contents(pool: Path, by: By, chat: Chat) -> Contents:
+def contents(pool: Path, by: By, chat: Chat) -> RowKeys:
     """The contents of the rows of a pool. `pool`: the folder of its artifact."""
     path = pool / pools.FILE
     # A pool that was written again is another one for the cache.
@@ -115,12 +115,12 @@ def contents(pool: Path, by: By, chat: Chat) -> Contents:
 
 
 @lru_cache(maxsize=8)
-def _conversations(path: Path, stamp: tuple[int, ...], chat: Chat) -> Contents:
+def _conversations(path: Path, stamp: tuple[int, ...], chat: Chat) -> RowKeys:
     return _read(path, pools.TEXT_COLUMNS, chat.key)
 
 
 @lru_cache(maxsize=8)
-def _verdicts(path: Path, stamp: tuple[int, ...]) -> Contents:
+def _verdicts(path: Path, stamp: tuple[int, ...]) -> RowKeys:
     return _read(path, None, verdict_key)
 
 
@@ -129,9 +129,9 @@ def verdict_key(row: Mapping[str, Any]) -> bytes:
     return digest({name: value for name, value in row.items() if name not in NAMES})
 
 
-def _read(path: Path, columns: list[str] | None, key: Callable[[Mapping[str, Any]], bytes]) -> Contents:
+def _read(path: Path, columns: list[str] | None, key: Callable[[Mapping[str, Any]], bytes]) -> RowKeys:
     question, candidate = KEY
-    contents = Contents([], [], [])
+    contents = RowKeys([], [], [])
     for row in pools.iterate(path, columns):
         contents.add(row[question], row[candidate], key(row))
     return contents

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from lark.config import Method
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
-from lark.reading.rows import csv_rows, id_text
+from lark.reading.rows import csv_rows
+from lark.reading.values import id_text
 from lark.scoring import external_checks as checks
 from lark.scoring.authors_scores import read_authors_scores
 from lark.scoring.external_checks import SCORE_COLUMN

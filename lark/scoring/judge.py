@@ -23,6 +23,7 @@ import yaml
 from lark.generation.journal import read
 from lark.models.dialogue import response_text
 from lark.pool import trajectories as pools
+from lark.printing import some
 from lark.scoring import judge_prompts as prompts
 from lark.scoring.checks import check_verdicts
 from lark.scoring.sources import JUDGE_TABLE
@@ -146,9 +147,8 @@ def known_verdicts(folder: Path, report: bool = False) -> dict[str, Mapping[str,
     for row in read(folder.glob("*.jsonl"), folder.name, _problem, lost):
         verdicts.setdefault(row["key"], {**row, "score": overall_score(row["answer"])})
     if lost and report:
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         log.warning(
-            "%s: %s%s. The judge is asked again for this verdict if it is needed.", folder, lost[0], more
+            "%s: %s. The judge is asked again for this verdict if it is needed.", folder, some(lost, 1)
         )
     return verdicts
 

@@ -22,7 +22,6 @@ from lark.models import load
 from lark.models.chat_template import control_tokens, render
 from lark.models.dialogue import response_text
 from lark.models.literal import Literal
-from lark.names import is_demo
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring import judge
@@ -128,7 +127,7 @@ def judge_pool(job: Job) -> Work:
     """
     settings = job.config.method.judge
     path = job.inputs["pool"] / pools.FILE
-    if is_demo(settings.path) and job.is_main:
+    if settings.model.is_bundled and job.is_main:
         log.warning(DEMO_JUDGE)
     folder = judge.verdicts_folder(job.folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from lark.scoring import taken, tokens
+from lark.scoring import taken, token_files
 from lark.scoring.checks import check_shards
 from lark.scoring.shards import name, prefix
 from lark.scoring.sources import FILES, LENGTHS_TABLE
@@ -42,7 +42,7 @@ def finish(output: str, folder: Path, rows: Sequence[range]) -> dict[str, Any]:
     if not FILES[output]:
         check_shards(shards)
         _remove_shards(output, folder, keep=set(shards))
-        return {**tokens.write_index(folder, shards), **taken.counts_of(shards)}
+        return {**token_files.write_index(folder, shards), **taken.counts_of(shards)}
     path = folder / FILES[output]
     # A run that was killed after merging has the table, but perhaps no shards any more.
     if not path.exists():

@@ -26,7 +26,8 @@ from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.shards import Shards
 from lark.scoring.sources import TOKENS
 from lark.scoring.taken import Taken
-from lark.scoring.tokens import TrajectoryTokens, write_shard
+from lark.scoring.token_files import write_shard
+from lark.scoring.tokens import TrajectoryTokens
 from lark.store.part_files import write_part
 from lark.work.devices import start_torch
 from lark.work.operation import Job

@@ -34,7 +34,7 @@ from lark.config import Config
 from lark.errors import LarkError, first_line
 from lark.pool.trajectories import KEY
 from lark.scoring import tokens
-from lark.scoring.contents import Chat, Contents, contents
+from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.shards import question_order
 from lark.scoring.sources import BY_QUESTION, REUSE, TOKENS, Reuse
 from lark.scoring.taken import ROW, SOURCE, TAKEN
@@ -52,7 +52,7 @@ Ids = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceArtifact:
     """A finished artifact, and the pool that it was made from."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Source:
     """`pool.turns` of that pool."""
 
     @classmethod
-    def of(cls, folder: Path) -> "Source | None":
+    def of(cls, folder: Path) -> "SourceArtifact | None":
         """None if its rows cannot be identified: its pool is not there, or not the one that it was made
         from.
         """
@@ -82,7 +82,7 @@ class Source:
     def name(self) -> str:
         return f"{self.folder.parent.name}/{self.folder.name}"
 
-    def contents(self, reuse: Reuse, instruction: str | None) -> Contents:
+    def contents(self, reuse: Reuse, instruction: str | None) -> RowKeys:
         """The rows that it has."""
         rows = contents(self.pool, reuse.by, Chat(instruction, self.turns == "last"))
         return rows.of_questions(tokens.places(self.folder)) if reuse.kind == TOKENS else rows
@@ -91,7 +91,7 @@ class Source:
 class Wanted:
     """The rows of an output that have not been found yet, by content."""
 
-    def __init__(self, rows: Contents, order: np.ndarray, questions: Collection[str] | None = None) -> None:
+    def __init__(self, rows: RowKeys, order: np.ndarray, questions: Collection[str] | None = None) -> None:
         """`order`: the rows in the order of the pass. `questions`: those that the output has; None: all."""
         self.rows = rows
         self.numbers = np.argsort(order)
@@ -110,7 +110,7 @@ class Wanted:
             questions = rows.first_questions(job.config.scoring.token_questions)
         return cls(rows, np.arange(len(rows)), questions)
 
-    def take(self, source: Contents) -> dict[Ids, list[int]]:
+    def take(self, source: RowKeys) -> dict[Ids, list[int]]:
         """The places of the rows that a source has, by the source's ids. They are no longer wanted."""
         pairs = zip(source.ids, source.keys, strict=True)
         return {ids: self.places.pop(key) for ids, key in pairs if key in self.places}
@@ -135,15 +135,13 @@ def take_over(job: Job) -> None:
             continue
         others = siblings(folder, reuse.but)
         # Usually there are none, and the pool is not read.
-        if any(map(Source.of, others)):
+        if any(map(SourceArtifact.of, others)):
             wanted = Wanted.of(job, reuse)
             tables = _copies(wanted, reuse, others, job.config.student.instruction)
             _report(job.operation, len(wanted.rows), _write(tables, folder / TAKEN))
 
 
-def new_rows(
-    artifacts: Sequence[Artifact], config: Config, rows: Callable[[], Contents]
-) -> np.ndarray | None:
+def new_rows(artifacts: Sequence[Artifact], config: Config, rows: Callable[[], RowKeys]) -> np.ndarray | None:
     """[N] For a plan: the rows that a pass computes for these artifacts, because finished ones do not have
     them. `rows` reads the pool's conversations. None: all rows.
 
@@ -168,11 +166,11 @@ def new_rows(
     return is_new
 
 
-def _missing(rows: Contents, reuse: Reuse, others: Sequence[Path], config: Config) -> list[int]:
+def _missing(rows: RowKeys, reuse: Reuse, others: Sequence[Path], config: Config) -> list[int]:
     """The rows that no source has."""
     questions = rows.first_questions(config.scoring.token_questions) if reuse.kind == TOKENS else None
     wanted = Wanted(rows.by(reuse.by), np.arange(len(rows)), questions)
-    for source in filter(None, map(Source.of, others)):
+    for source in filter(None, map(SourceArtifact.of, others)):
         with contextlib.suppress(LarkError, OSError, pa.ArrowException, KeyError):
             wanted.take(source.contents(reuse, config.student.instruction))
     return list(chain.from_iterable(wanted.places.values()))
@@ -205,7 +203,7 @@ def _copies(
     wanted: Wanted, reuse: Reuse, others: Sequence[Path], instruction: str | None
 ) -> Iterator[pa.Table]:
     """The rows that are found, source by source."""
-    for source in filter(None, map(Source.of, others)):
+    for source in filter(None, map(SourceArtifact.of, others)):
         if not wanted.places:
             return
         try:
@@ -216,7 +214,9 @@ def _copies(
             log.warning("%s: no rows are taken over (%s)", source.name, first_line(error))
 
 
-def _from(source: Source, reuse: Reuse, wanted: Wanted, instruction: str | None) -> Iterator[pa.Table]:
+def _from(
+    source: SourceArtifact, reuse: Reuse, wanted: Wanted, instruction: str | None
+) -> Iterator[pa.Table]:
     rows = source.contents(reuse, instruction)
     if reuse.kind == TOKENS:
         yield from _token_rows(source, wanted, wanted.take(rows))
@@ -225,12 +225,14 @@ def _from(source: Source, reuse: Reuse, wanted: Wanted, instruction: str | None)
     # Without one of a question's candidates, its others would be computed as if that did not exist.
     if not set(reuse.columns) <= set(table.column_names) or len(table) != len(rows):
         return
-    found = _selected(table.select([*KEY, *reuse.columns]), wanted, wanted.take(rows), source)
-    if found is not None:
-        yield found
+    selected = _selected(table.select([*KEY, *reuse.columns]), wanted, wanted.take(rows), source)
+    if selected is not None:
+        yield selected
 
 
-def _token_rows(source: Source, wanted: Wanted, places: Mapping[Ids, list[int]]) -> Iterator[pa.Table]:
+def _token_rows(
+    source: SourceArtifact, wanted: Wanted, places: Mapping[Ids, list[int]]
+) -> Iterator[pa.Table]:
     """Question by question: the statistics of all tokens may not fit into memory."""
     for question in dict.fromkeys(question for question, _ in places):
         for table in tokens.read_tables(source.folder, question):
@@ -240,7 +242,7 @@ def _token_rows(source: Source, wanted: Wanted, places: Mapping[Ids, list[int]])
 
 
 def _selected(
-    table: pa.Table, wanted: Wanted, places: Mapping[Ids, list[int]], source: Source
+    table: pa.Table, wanted: Wanted, places: Mapping[Ids, list[int]], source: SourceArtifact
 ) -> pa.Table | None:
     """The rows of a source's table that are taken over; None if none are."""
     indices: list[int] = []

@@ -10,12 +10,12 @@ exists.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,6 @@ import pyarrow.parquet as pq
 
 from lark.errors import LarkError, first_line
 from lark.reading.untrusted import regular
-from lark.store.part_files import ORIGIN, artifact, seal
-from lark.store.store import atomic
 
 ALTERNATIVES = 5
 """K, the most likely tokens that are kept at each position."""
@@ -37,8 +35,6 @@ INDEX_SCHEMA = pa.schema(
 PIECES = "pieces.parquet"
 """The bytes of each token in running text, and whether it is a control token. The row is the token's id."""
 SHARD_FILES = "tokens-*.parquet"
-HALF_MAX = float(np.finfo(np.float16).max)
-RANK_MAX = int(np.iinfo(np.uint16).max)
 QUESTIONS_KEY = b"lark.questions"  # of a file's metadata: the question of each row group, as JSON
 TOTAL_KEY = b"lark.tokens"  # of a file's metadata: the number of tokens
 ID_COLUMNS = ("question_id", "candidate_id")
@@ -96,65 +92,8 @@ class TrajectoryTokens:
         return np.exp(-self.surprisal)
 
 
-def write_shard(
-    path: Path, trajectories: Iterable[TrajectoryTokens], metadata: Mapping[bytes, bytes] | None = None
-) -> None:
-    """A shard's file: a row group per run of trajectories of one question. `metadata`: further ones."""
-    questions: list[str] = []
-    n_tokens = 0
-    schema = TOKENS_SCHEMA.with_metadata({ORIGIN: artifact(path), **(metadata or {})})
-    # Plain values under zstd: in real trajectories, dictionaries and byte streams make no column smaller.
-    plain: dict[str, Any] = {"use_dictionary": False, "write_statistics": False}
-    with atomic(path) as draft:
-        with pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True, **plain) as writer:
-            for question, group in groupby(trajectories, key=lambda trajectory: trajectory.question_id):
-                rows = list(group)
-                writer.write_table(_as_table(rows), row_group_size=len(rows))
-                questions.append(question)
-                n_tokens += sum(map(len, rows))
-            writer.add_key_value_metadata({QUESTIONS_KEY: json.dumps(questions), TOTAL_KEY: str(n_tokens)})
-        seal(draft)
-
-
-def _as_table(rows: Sequence[TrajectoryTokens]) -> pa.Table:
-    columns = {}
-    for name in ID_COLUMNS:
-        columns[name] = pa.array([getattr(row, name) for row in rows], pa.string())
-    for name, kind in LIST_TYPES.items():
-        columns[name] = _lists([getattr(row, name) for row in rows], kind)
-    return pa.table(columns, schema=TOKENS_SCHEMA)
-
-
-def _lists(parts: Sequence[np.ndarray], kind: pa.DataType) -> pa.ListArray:
-    """A list per trajectory, in the small type: numbers beyond its largest are clipped."""
-    offsets = np.cumsum([0, *(part.size for part in parts)], dtype=np.int32)
-    values = np.concatenate([part.reshape(-1) for part in parts])
-    if pa.types.is_float16(kind):
-        values = np.minimum(values, HALF_MAX).astype(np.float16)
-    elif pa.types.is_uint16(kind):
-        values = np.minimum(values, RANK_MAX).astype(np.uint16)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
-
-
-def write_index(folder: Path, shards: Sequence[Path]) -> dict[str, int]:
-    """Write `questions.parquet` when all shards exist. Returns counts for the manifest."""
-    rows: list[dict[str, Any]] = []
-    n_tokens = 0
-    for shard in shards:
-        footer = _footer(shard)
-        n_tokens += footer.tokens
-        for group, question in enumerate(footer.questions):
-            candidates = footer.metadata.row_group(group).num_rows
-            row = {"question_id": question, "file": shard.name, "row_group": group, "candidates": candidates}
-            rows.append(row)
-    with atomic(folder / INDEX_FILE) as draft:
-        pq.write_table(pa.Table.from_pylist(rows, schema=INDEX_SCHEMA), draft, compression="zstd")
-    questions = {row["question_id"] for row in rows}
-    return {"tokens": n_tokens, "questions": len(questions), "files": len(shards)}
-
-
 @dataclass(frozen=True)
-class _Footer:
+class Footer:
     """Metadata of a shard's file."""
 
     metadata: pq.FileMetaData
@@ -162,16 +101,16 @@ class _Footer:
     tokens: int
 
 
-def _footer(path: Path) -> _Footer:
+def footer(path: Path) -> Footer:
     # A page of the explorer asks for many questions of one file. A file written again is another key.
     return _footer_of(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
-def _footer_of(path: Path, mtime: int) -> _Footer:
+def _footer_of(path: Path, mtime: int) -> Footer:
     metadata = pq.read_metadata(regular(path))
     stored = metadata.metadata or {}
-    return _Footer(metadata, json.loads(stored[QUESTIONS_KEY]), int(stored[TOTAL_KEY]))
+    return Footer(metadata, json.loads(stored[QUESTIONS_KEY]), int(stored[TOTAL_KEY]))
 
 
 @lru_cache(maxsize=8)
@@ -191,7 +130,7 @@ def places(folder: Path) -> Places:
             return _index_of(index, index.stat().st_mtime_ns)
         so_far: Places = {}
         for shard in sorted(folder.glob(SHARD_FILES)):
-            for group, question in enumerate(_footer(shard).questions):
+            for group, question in enumerate(footer(shard).questions):
                 so_far.setdefault(question, []).append((shard.name, group))
         return so_far
 
@@ -220,7 +159,7 @@ def _read(
         path = folder / name
         with (
             _readable(path),
-            pq.ParquetFile(path, metadata=_footer(path).metadata, page_checksum_verification=True) as file,
+            pq.ParquetFile(path, metadata=footer(path).metadata, page_checksum_verification=True) as file,
         ):
             rows += convert(file.read_row_group(group, columns=columns))
     return rows
@@ -257,13 +196,6 @@ def _trajectory(question: str, candidate: str, columns: dict[str, np.ndarray]) -
     for name in ("alternatives", "alternative_p"):
         columns[name] = columns[name].reshape(n_tokens, n_alternatives)
     return TrajectoryTokens(question, candidate, **columns)
-
-
-def write_pieces(folder: Path, pieces: Sequence[bytes], special: Sequence[bool]) -> None:
-    """Write `pieces.parquet` (lark/models/pieces.py)."""
-    table = pa.table({"bytes": pa.array(pieces, pa.binary()), "special": pa.array(special, pa.bool_())})
-    with atomic(folder / PIECES) as draft:
-        pq.write_table(table, draft, compression="zstd")
 
 
 @dataclass(frozen=True, eq=False)

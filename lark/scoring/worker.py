@@ -36,7 +36,8 @@ from lark.scoring.pool_pass import (
 from lark.scoring.shards import Shards
 from lark.scoring.sources import ENTROPIES, SUMMARY
 from lark.scoring.statistics import DetailedStatistics, TokenStatistics
-from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_pieces
+from lark.scoring.token_files import write_pieces
+from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens
 from lark.work.operation import Job
 from lark.work.sharding import Work, in_shards
 

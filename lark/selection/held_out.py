@@ -16,7 +16,6 @@ from typing import Any
 
 from lark.config import Config, Pool
 from lark.errors import LarkError
-from lark.names import is_demo
 from lark.pool.hashing import hash64
 from lark.pool.identity import pool_identity
 from lark.pool.read import read
@@ -65,7 +64,7 @@ def source(pool: Pool, questions: int) -> Pool:
     """The pool that questions are taken from: all of a pool that is read; as many as needed of one that is
     generated.
     """
-    return replace(pool, questions=questions if is_demo(pool.format) else None, decontaminate=False)
+    return replace(pool, questions=questions if pool.is_generated else None, decontaminate=False)
 
 
 def write_held_out(config: Config, questions: int, graded: bool, folder: Path) -> dict[str, Any]:

@@ -65,6 +65,13 @@ def processor_ticks(number: int) -> int | None:
         return None
 
 
+def ticks_of(owner: Owner) -> int | None:
+    """Processor time of the owner, if it is a process of this machine."""
+    number = owner.get("process")
+    is_here = owner.get("host") == socket.gethostname()
+    return processor_ticks(number) if is_here and isinstance(number, int) else None
+
+
 def process_fields(number: int) -> list[str]:
     """Fields of /proc/<number>/stat after the process's name, which may contain spaces and brackets."""
     text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lark.errors import LarkError
 from lark.reading.untrusted import read_object, readable_object
 from lark.store.checks import check_manifest, is_stamp
 from lark.store.writing import write_text
@@ -94,6 +95,18 @@ def read_manifest(folder: Path) -> Manifest:
     values = read_object(path)
     check_manifest(path, values)
     return Manifest.of(values)
+
+
+def own_manifest(folder: Path) -> Manifest:
+    """The manifest of the artifact whose folder this is; empty if it is missing or damaged, or if it is
+    another artifact's.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except LarkError:
+        return Manifest()
+    is_its_own = manifest.fingerprint in ("", folder.name.rpartition("-")[2])
+    return manifest if is_its_own else Manifest()
 
 
 def readable_manifest(folder: Path) -> Manifest | None:

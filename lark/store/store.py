@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import yaml
 
-from lark.errors import LarkError
 from lark.names import file_name
 from lark.secrets import redact
 from lark.store.checks import unwritable_outputs
@@ -32,7 +31,7 @@ from lark.store.checksums import Checksums, checksum
 from lark.store.disk import disk_errors
 from lark.store.integrity import CARD, damage, stamps
 from lark.store.locks import LOCKS, lock_file, locked
-from lark.store.manifest import DAMAGED, MANIFEST, Manifest, read_manifest
+from lark.store.manifest import DAMAGED, MANIFEST, Manifest, own_manifest
 from lark.store.writing import atomic, remove, write_text
 
 __all__ = [
@@ -116,11 +115,7 @@ class Store:
 
     def manifest(self, artifact: Artifact) -> Manifest:
         """The artifact's manifest; empty if it is missing or damaged, or if it is another artifact's."""
-        try:
-            manifest = read_manifest(self.path(artifact))
-        except LarkError:
-            return Manifest()
-        return manifest if manifest.fingerprint in ("", artifact.fingerprint) else Manifest()
+        return own_manifest(self.path(artifact))
 
     def state(self, artifact: Artifact) -> State:
         """How far the artifact is. A finished one whose files were damaged counts as

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lark.config import Config, Lora, Student
-from lark.errors import LarkError
+from lark.errors import LarkError, refuse
 from lark.models.shapes import Shape
 from lark.printing import counted
 from lark.work.machine import Machine, pinned
@@ -31,27 +31,26 @@ def check_sequence_parallel(config: Config, machine: Machine, shape: Shape | Non
     """Refuse processes that cannot share micro-batches as hardware.sequence_parallel asks."""
     parts = config.hardware.sequence_parallel
     setting = f"hardware.sequence_parallel={parts}"
+    why = None
     if parts == 1:
         return
     if machine.world % parts:
-        raise LarkError(
-            f"{setting}: the number of processes ({machine.world}) is not a multiple of it; choose a divisor."
+        why = f": the number of processes ({machine.world}) is not a multiple of it; choose a divisor."
+    elif shape is not None and not shares_heads(shape, parts):
+        why = (
+            f": the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads cannot be"
+            f" divided among {parts} processes; choose a divisor of {shape.heads}, and a divisor or a"
+            f" multiple of {shape.kv_heads}."
         )
-    if shape is not None and not shares_heads(shape, parts):
-        raise LarkError(
-            f"{setting}: the student's {shape.heads} attention heads and {shape.kv_heads} key-value heads"
-            f" cannot be divided among {parts} processes; choose a divisor of {shape.heads}, and a divisor or"
-            f" a multiple of {shape.kv_heads}."
-        )
-    if needs_mask(config.student, shape):
+    elif needs_mask(config.student, shape):
         problem = f"student.attention={config.student.attention}: use sdpa or flash_attention_2"
         if shape is not None and shape.needs_eager:
             problem = f"eager attention, which {config.student.path} needs: set it to 1"
-        raise LarkError(f"{setting} does not support {problem}.")
-    if machine.lacks("deepspeed"):
-        raise LarkError(
-            f"{setting} needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."
-        )
+        why = f" does not support {problem}."
+    elif machine.lacks("deepspeed"):
+        why = f" needs DeepSpeed, which is not installed: pip install {pinned('deepspeed')}."
+    if why is not None:
+        raise LarkError(f"{setting}{why}")
 
 
 def needs_mask(student: Student, shape: Shape | None) -> bool:
@@ -72,16 +71,18 @@ def check_batch(config: Config, machine: Machine) -> None:
     replicas = machine.world // config.hardware.sequence_parallel
     per_step = replicas * micro_batch
     unit = "processes" if replicas == machine.world else "groups of processes (hardware.sequence_parallel)"
+    why = None
     if batch % per_step and batch > per_step:
-        raise LarkError(
+        why = (
             f"training.global_batch={batch} cannot be divided among {replicas} {unit} x "
             f"hardware.micro_batch={micro_batch}: choose a multiple of {per_step}."
         )
-    if replicas > batch:
-        raise LarkError(
+    elif replicas > batch:
+        why = (
             f"{replicas} {unit}, but only training.global_batch={batch} trajectories per"
             " step: use fewer processes or a larger batch."
         )
+    refuse(why)
 
 
 def check_elastic(config: Config, zero: int) -> None:
@@ -120,16 +121,18 @@ def refuse_offload(needed_gib: int, host_gib: float, rank: int) -> NoReturn:
 
 def check_adapters(lora: Lora, machine: Machine) -> None:
     """Refuse adapters without their packages."""
+    why = None
     if lora.rank and machine.lacks("peft"):
-        raise LarkError(
+        why = (
             f"training.lora.rank is set, but PEFT is not installed: pip install {pinned('peft')}, or"
             " training.lora.rank=0."
         )
-    if lora.bits is not None and machine.lacks("bitsandbytes"):
-        raise LarkError(
+    elif lora.bits is not None and machine.lacks("bitsandbytes"):
+        why = (
             f"training.lora.bits={lora.bits}, but bitsandbytes is not installed: pip install"
             f" {pinned('bitsandbytes')}, or training.lora.bits=null."
         )
+    refuse(why)
 
 
 def check_quantized_shards(config: Config, zero: int) -> None:
@@ -204,17 +207,15 @@ def check_targets(
     choices = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
     for target in targets:
         named = {name for name in layers if name == target or name.endswith(f".{target}")}
+        why = None
         if not named.isdisjoint(heads):
-            raise LarkError(
-                f"training.lora.targets={target} names the head, whose weight the loss uses directly: leave"
-                " it out."
-            )
-        if not named:
-            raise LarkError(
-                f"training.lora.targets={target}: the student has no such layer; choose from {choices}."
-            )
-        if not named.issubset(linear):
-            raise LarkError(f"training.lora.targets={target} is not a linear layer: choose from {choices}.")
+            why = " names the head, whose weight the loss uses directly: leave it out."
+        elif not named:
+            why = f": the student has no such layer; choose from {choices}."
+        elif not named.issubset(linear):
+            why = f" is not a linear layer: choose from {choices}."
+        if why is not None:
+            raise LarkError(f"training.lora.targets={target}{why}")
 
 
 def check_blocks(layer: str, inputs: int, block: int) -> None:
@@ -236,17 +237,17 @@ def refuse_diverged(step: int, harm: str, rate: float) -> NoReturn:
 
 def refuse_skips(step: int, steps: int, skipped: int, suspects: str, rate: float) -> NoReturn:
     """Stop a run that skips too many steps. `suspects`: possible causes of the last skip."""
-    stopped = f"Training stopped at step {step} of {steps}"
-    gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
-    if skipped == step:  # the student has not changed, so its learning rate is not the cause
-        raise LarkError(
-            f"{stopped}: {gradients} and no step was taken. Look at {suspects} and their weights, or lower"
-            " training.lora.alpha if adapters are trained."
-        )
-    raise LarkError(
-        f"{stopped}: {gradients}. Look at {suspects}, or lower training.learning_rate={rate:g}. Checkpoints"
-        " of earlier steps are kept."
+    advice = (
+        f". Look at {suspects}, or lower training.learning_rate={rate:g}. Checkpoints of earlier steps are"
+        " kept."
     )
+    if skipped == step:  # the student has not changed, so its learning rate is not the cause
+        advice = (
+            f" and no step was taken. Look at {suspects} and their weights, or lower training.lora.alpha if"
+            " adapters are trained."
+        )
+    gradients = f"the gradients of {counted(skipped, 'step')} were not finite"
+    raise LarkError(f"Training stopped at step {step} of {steps}: {gradients}{advice}")
 
 
 def refuse_mask(parts: int, model: str, attention: str) -> NoReturn:

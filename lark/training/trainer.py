@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from lark.config import Config
 from lark.models.checks import not_finite
 from lark.models.head import LogitRule
+from lark.printing import some
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Sharding, seal, sync
 from lark.training.checks import refuse_diverged, refuse_skips
@@ -186,10 +187,7 @@ class WeightedTrainer(Trainer):
             reason = "each loss is finite, so any in the batch may be the cause"
         names = [shown(key) for key in culprits]
         self.skipped[step] = names
-        named = ", ".join(names[:MOST_NAMED])
-        if len(names) > MOST_NAMED:
-            named += f" and {len(names) - MOST_NAMED} more"
-        suspects = f"{named} ({reason})"
+        suspects = f"{some(names, MOST_NAMED)} ({reason})"
         log.warning("step %d skipped: its gradients are not finite. Look at %s.", step, suspects)
         # Half of a short run: a student that skips more steps than it takes is closer to the base model than
         # to its recipe.

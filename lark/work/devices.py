@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lark.errors import LarkError, first_line
+from lark.errors import LarkError, first_line, refuse
 from lark.work.machine import driver_version, gpu_ids
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def use_device(device: str) -> None:
 
     if device == "cpu":
         return
-    if torch.version.cuda is None:
-        raise LarkError(unusable("it is a build without CUDA"))
+    refuse(unusable("it is a build without CUDA") if torch.version.cuda is None else None)
     try:
         torch.cuda.set_device(device)
     except RuntimeError as error:  # the driver is too old, or the GPU does not exist

@@ -10,7 +10,7 @@ from lark.store.disk import disk_error
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkerFailure:
     """An error of a worker."""
 
     message: str
@@ -26,17 +26,17 @@ class Failure:
 class RemoteError(Exception):
     """An error of a process on another node."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: WorkerFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-def failure_of(error: BaseException, folder: Path) -> Failure:
+def failure_of(error: BaseException, folder: Path) -> WorkerFailure:
     """Describe an error. `folder`: of the artifact that was being made."""
     if isinstance(error, RemoteError):
         return error.failure
     sentence = str(error) if isinstance(error, LarkError) else disk_error(error, folder)
     if sentence is not None:
-        return Failure(message(sentence or f"{type(error).__name__}: {error}"), expected=True)
+        return WorkerFailure(message(sentence or f"{type(error).__name__}: {error}"), expected=True)
     memory = requested_memory(error) if is_out_of_memory(error) else None
-    return Failure(message(f"{type(error).__name__}: {error}"), expected=False, memory=memory)
+    return WorkerFailure(message(f"{type(error).__name__}: {error}"), expected=False, memory=memory)

@@ -12,6 +12,7 @@ that is stuck writes its stack to the file, and its work goes to another.
 
 import contextlib
 import faulthandler
+import json
 import logging
 import os
 import socket
@@ -24,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lark.errors import LarkError
-from lark.store.alive import Watched, processor_ticks, touch
+from lark.reading.untrusted import readable_object
+from lark.store.alive import Owner, Watched, owner_name, processor_ticks, this_process, ticks_of, touch
 
 log = logging.getLogger(__name__)
 
@@ -67,21 +69,18 @@ def start_remote(
     def report(waited: float) -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = "".join(traceback.format_stack(frame))
+        sign = {**this_process(), "waited": waited, "stack": stack}
         with contextlib.suppress(OSError):
-            path.write_text(f"{_this_process()}\n{waited}\n{stack}", encoding="utf-8")
+            path.write_text(json.dumps(sign), encoding="utf-8")
 
     return _start(path, minutes, report, busy)
-
-
-def _this_process() -> str:
-    return f"{os.getpid()} {socket.gethostname()}"
 
 
 def _start(
     path: Path, minutes: float, report: Callable[[float], None], busy: Callable[[], bool]
 ) -> threading.Event:
     with contextlib.suppress(OSError):
-        path.write_text(_this_process(), encoding="utf-8")
+        path.write_text(json.dumps(this_process()), encoding="utf-8")
     stop = threading.Event()
     arguments = (path, minutes * 60, report, busy, stop)
     threading.Thread(target=_beat, args=arguments, daemon=True, name="heartbeat").start()
@@ -153,8 +152,7 @@ class Silent:
     """A process without a sign of life, or one that is stuck."""
 
     name: str
-    number: str
-    host: str
+    owner: Owner
     seconds: float
     stack: str = ""
     """The stack of its main thread, if it is stuck."""
@@ -162,7 +160,7 @@ class Silent:
     def __str__(self) -> str:
         lasted = f"{self.seconds:.0f} seconds" if self.seconds < 120 else f"{self.seconds / 60:.0f} minutes"
         name = "that was just started" if self.name == START else self.name
-        process = f"{name} (process id {self.number} on {self.host})"
+        process = f"{name} ({owner_name(self.owner)})"
         if self.stack:
             return f"{process} has waited for {lasted} without working"
         return (
@@ -195,7 +193,8 @@ class Watch:
             # says nothing about its workers.
             host += f", the launcher of {processes} processes"
         with contextlib.suppress(OSError):
-            self._file(START).write_text(f"{number} {host}", encoding="utf-8")
+            owner = json.dumps({"process": number, "host": host})
+            self._file(START).write_text(owner, encoding="utf-8")
 
     @property
     def interval(self) -> float | None:
@@ -235,19 +234,21 @@ class Watch:
             with contextlib.suppress(OSError):
                 if sign.has_changed():
                     self.seen[path.name] = sign
-                    sign.ticks = _processor_ticks(path)
-                    waited, stack = _stack(path)
-                    if stack:
-                        yield Silent(self._name(path), *_owner(path), waited, stack)
+                    owner = _owner(path)
+                    sign.ticks = ticks_of(owner)
+                    if "stack" in owner:
+                        waited = float(str(owner["waited"]))
+                        yield Silent(self._name(path), owner, waited, str(owner["stack"]))
 
     def _unchanged(self) -> Iterator[Silent]:
         """The processes whose file has not changed for the limit, and that have not used the processor."""
         for sign in self.seen.values():
             if sign.seconds <= self.limit:
                 continue
-            ticks = _processor_ticks(sign.path)
+            owner = _owner(sign.path)
+            ticks = ticks_of(owner)
             if ticks == sign.ticks:
-                yield Silent(self._name(sign.path), *_owner(sign.path), sign.seconds)
+                yield Silent(self._name(sign.path), owner, sign.seconds)
             sign.since = time.monotonic()
             sign.ticks = ticks
 
@@ -267,24 +268,6 @@ class Watch:
             path.unlink(missing_ok=True)
 
 
-def _owner(path: Path) -> tuple[str, str]:
-    """Process id and machine of a worker process."""
-    try:
-        number, _, host = path.read_text(encoding="utf-8").partition("\n")[0].partition(" ")
-    except OSError:
-        return "unknown", "unknown"
-    return number, host
-
-
-def _stack(path: Path) -> tuple[float, str]:
-    """For how long a process has been stuck, and its stack, which is empty if it is not."""
-    waited, _, stack = path.read_text(encoding="utf-8").partition("\n")[2].partition("\n")
-    return (float(waited), stack) if stack else (0.0, "")
-
-
-def _processor_ticks(path: Path) -> int | None:
-    """Processor time of a worker process of this machine; None if it is not known."""
-    number, host = _owner(path)
-    if host != socket.gethostname() or not number.isdigit():
-        return None
-    return processor_ticks(int(number))
+def _owner(path: Path) -> Owner:
+    """The process of a file, with its stack if it is stuck; empty if the file is gone or being written."""
+    return readable_object(path) or {}

@@ -25,13 +25,18 @@ would run other code.
 """
 
 
+def python_path() -> str:
+    """PYTHONPATH of processes that import the packages of this repository."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 def environment(
     machine: Machine, processes: int | None = None, gpus: int = 1, allocator: str = ""
 ) -> dict[str, str]:
     """Environment variables of workers; `processes` of them share this machine (None: as many as it has)."""
     # Only the run itself uses W&B, which sets variables of its own when it starts.
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    env["PYTHONPATH"] = python_path()
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(machine.threads)
     env["TOKENIZERS_PARALLELISM"] = "true"

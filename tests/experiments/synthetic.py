@@ -18,7 +18,8 @@ from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
 from lark.pool.noise import noisy, to_damage
 from lark.pool.read import read
-from lark.scoring.tokens import TrajectoryTokens, write_pieces, write_shard
+from lark.scoring.token_files import write_pieces, write_shard
+from lark.scoring.tokens import TrajectoryTokens
 from lark.selection import write as selecting
 from lark.store.store import Artifact
 from lark.work.machine import Machine

@@ -16,7 +16,8 @@ import yaml
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
 from lark.pool import trajectories as pools
 from lark.scoring.methods import METHODS
-from lark.scoring.tokens import TrajectoryTokens, write_index, write_pieces, write_shard
+from lark.scoring.token_files import write_index, write_pieces, write_shard
+from lark.scoring.tokens import TrajectoryTokens
 from lark.selection.rules import select
 from lark.selection.write import as_table
 

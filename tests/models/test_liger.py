@@ -6,7 +6,6 @@ process. Triton 3.7.1's interpreter lacks three things that Liger's kernels need
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
@@ -36,7 +35,7 @@ from lark.models.attention import assert_packing_separates
 from lark.models.chat import Encoded
 from lark.models.varlen import SEGMENTS
 from lark.scoring.forward import LoadedStudent, response_statistics
-from tests.conftest import ROOT
+from tests.conftest import interpreted
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,8 +51,8 @@ SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 80,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "head_dim": 16,
     "pad_token_id": 0,
 }
@@ -68,16 +67,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 @pytest.mark.skipif(HERE, reason="the comparisons below run in this process")
 def test_the_kernels_agree_in_the_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "13 passed, 2 skipped" in run.stdout, run.stdout
+    summary = interpreted(__file__)
+    assert "13 passed, 2 skipped" in summary, summary
 
 
 @triton.jit
@@ -163,7 +154,7 @@ def test_logits_and_gradients_are_those_of_the_model_without_kernels(family: str
 def test_half_precision_statistics_are_as_near_to_float32_as_without_kernels(family: str) -> None:
     """The scoring pass, from start-up on: the kernels pass their check, and packs stay apart with them."""
     generator = torch.Generator().manual_seed(2)
-    batch = [Encoded(torch.randint(97, (n,), generator=generator).tolist(), 3, False) for n in (13, 8, 17)]
+    batch = [Encoded(torch.randint(97, (n,), generator=generator).tolist(), 3, False) for n in (9, 5, 11)]
 
     def losses(dtype: torch.dtype, fused: bool) -> Tensor:
         model = model_of(CONFIGS[family], dtype)

@@ -15,7 +15,8 @@ from lark.demo.pool import trajectories
 from lark.models.load import load_tokenizer
 from lark.models.pieces import BYTE_LEVEL, vocabulary_pieces
 from lark.models.shapes import DEMO
-from lark.scoring.tokens import read_pieces, write_pieces
+from lark.scoring.token_files import write_pieces
+from lark.scoring.tokens import read_pieces
 
 TEXTS = [
     "How many is 3 + 4?\n\nLet x  =  7.\tÄ 数 🙂",

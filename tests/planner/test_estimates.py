@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from lark.config import STAGES, Config, from_dict
-from lark.errors import LarkError
+from lark.errors import LarkError, refuse
 from lark.models.chat import ChatFormat
 from lark.models.shapes import shape_of
 from lark.models.students import DEMO
@@ -24,7 +24,6 @@ from lark.pipeline.operations import train as operations
 from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import make_plan, wanted
 from lark.planner import report
-from lark.planner.checks import refuse
 from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
 from lark.planner.lengths import assumed, pool_lengths
 from lark.planner.remedies import applied

@@ -16,7 +16,8 @@ from lark.errors import LarkError
 from lark.scoring import merging, shards
 from lark.scoring.pass_sizes import CPU_TOKENS
 from lark.scoring.shards import LEAST_SHARDS, Shards, cost, cut
-from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens, write_shard
+from lark.scoring.token_files import write_shard
+from lark.scoring.tokens import ALTERNATIVES, TrajectoryTokens
 from lark.store.part_files import write_part
 from lark.work.sharding import Shard, deal
 

@@ -26,7 +26,7 @@ from lark.pipeline.pipeline import Pipeline
 from lark.planner.estimates import Estimate, estimate
 from lark.pool.trajectories import KEY
 from lark.scoring import merging, pool_pass, worker
-from lark.scoring.contents import Chat, Contents, verdict_key
+from lark.scoring.contents import Chat, RowKeys, verdict_key
 from lark.scoring.forward import LoadedStudent
 from lark.scoring.influence import directions
 from lark.scoring.take_over import take_over
@@ -422,7 +422,7 @@ def test_questions_are_compared_by_their_set_of_candidates(
     rows: list[tuple[int, int]], rng: random.Random
 ) -> None:
     def keys(rows: list[tuple[int, int]], name: str) -> Counter[bytes]:
-        conversations = Contents(
+        conversations = RowKeys(
             [f"{name}{question}" for question, _ in rows], [], [bytes([key]) for _, key in rows]
         )
         return Counter(conversations.by("candidates").keys)

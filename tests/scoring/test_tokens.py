@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 
 from lark.errors import LarkError
 from lark.scoring import tokens
-from lark.scoring.tokens import (
-    TrajectoryTokens,
-    places,
-    read_trajectories,
-    read_trajectory,
-    write_index,
-    write_shard,
-)
+from lark.scoring.token_files import write_index, write_shard
+from lark.scoring.tokens import TrajectoryTokens, places, read_trajectories, read_trajectory
 
 
 def trajectory(question: str, candidate: str, T: int, K: int = 5, seed: int = 0) -> TrajectoryTokens:

@@ -6,9 +6,6 @@ process.
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +13,8 @@ import torch
 from lark.models.head import Head, LogitRule
 from lark.scoring.statistics import tiled_details, token_statistics
 from lark.scoring.tiles import Tiling, absorb_tile
+from tests.conftest import interpreted
 
-ROOT = Path(__file__).parents[2]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HERE = INTERPRETED or DEVICE == "cuda"
@@ -27,16 +24,8 @@ needs_kernel = pytest.mark.skipif(not HERE, reason="run by test_the_kernel_agree
 
 @pytest.mark.skipif(HERE, reason="the comparisons below run in this process")
 def test_the_kernel_agrees_in_the_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "14 passed, 1 skipped" in run.stdout, run.stdout
+    summary = interpreted(__file__)
+    assert "14 passed, 1 skipped" in summary, summary
 
 
 @needs_kernel

@@ -1,5 +1,6 @@
 """A worker that is stopped is noticed and named; one that works for long without a word is left alone."""
 
+import json
 import os
 import sys
 import threading
@@ -60,7 +61,7 @@ def run(folder: Path, seconds: float, doing: str, silence: float, idle: float = 
 def test_a_stopped_worker_is_named_and_ended(tmp_path: Path) -> None:
     with pytest.raises(
         LarkError,
-        match=r"Worker process 3 \(process id \d+ on .*\) has shown no sign of life .* hardware\.silence=",
+        match=r"Worker process 3 \(process \d+ on .*\) has shown no sign of life .* hardware\.silence=",
     ):
         run(tmp_path, 60, "stop", silence=2 / 60)
     assert not list(tmp_path.glob(".alive-*"))
@@ -69,7 +70,7 @@ def test_a_stopped_worker_is_named_and_ended(tmp_path: Path) -> None:
 def test_a_worker_that_is_stopped_before_its_first_sign_is_ended(tmp_path: Path) -> None:
     with pytest.raises(
         LarkError,
-        match=r"Worker process that was just started \(process id \d+ on .*\) has shown no sign of life",
+        match=r"Worker process that was just started \(process \d+ on .*\) has shown no sign of life",
     ):
         run(tmp_path, 60, "stop at once", silence=2 / 60)
     assert not list(tmp_path.glob(".alive-*"))
@@ -78,12 +79,12 @@ def test_a_worker_that_is_stopped_before_its_first_sign_is_ended(tmp_path: Path)
 def test_all_processes_of_a_launcher_must_show_a_sign(tmp_path: Path) -> None:
     watch = Watch(tmp_path, 1e-9)
     watch.expect(os.getpid(), 2)
-    (tmp_path / ".alive-0").write_text(f"{os.getpid()} elsewhere")
+    (tmp_path / ".alive-0").write_text(json.dumps({"process": os.getpid(), "host": "elsewhere"}))
     watch.silent()
     time.sleep(0.01)
     (silent, *_) = [silent for silent in watch.silent() if silent.name == heartbeat.START]
     assert "the launcher of 2 processes" in str(silent)
-    (tmp_path / ".alive-1").write_text(f"{os.getpid()} elsewhere")
+    (tmp_path / ".alive-1").write_text(json.dumps({"process": os.getpid(), "host": "elsewhere"}))
     watch.silent()
     assert not (tmp_path / f".alive-{heartbeat.START}").exists()
 

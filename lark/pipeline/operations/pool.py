@@ -1,6 +1,7 @@
 """The operation that reads, checks and normalises a pool."""
 
 import logging
+from pathlib import Path
 
 from lark.config import Config
 from lark.evaluation import benchmarks
@@ -17,24 +18,29 @@ log = logging.getLogger(__name__)
 
 
 def _pool(job: Job) -> Counts:
-    pool = job.config.pool
-    split = groups(pool)
-    if len(split) > 1:
-        if job.machine.cluster:
-            return write_parts_on_cluster(job, split)
-        return write_parts(pool, split, job.folder)
+    """Read a large pool in groups of files, and any other in this process."""
+    split = groups(job.config.pool)
+    if not split:
+        return _whole(job.config, job.folder)
+    if job.machine.cluster:
+        return write_parts_on_cluster(job, split)
+    return write_parts(job.config.pool, split, job.folder)
+
+
+def _whole(config: Config, folder: Path) -> Counts:
+    pool = config.pool
     tally = Tally()
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
-        tally.contaminated = contaminated(pool, job.config.benchmark)
+        tally.contaminated = contaminated(pool, config.benchmark)
     trajectories = read(pool, tally, tally.contaminated)
     if pool.noise_share:
         # A pass of its own: which trajectories are damaged depends on all of them.
         damaged = to_damage(read(pool, without=tally.contaminated), pool)
         tally.damaged = len(damaged)
         trajectories = noisy(trajectories, pool, damaged)
-    return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
+    return pools.write(trajectories, folder / pools.FILE, pool, tally)
 
 
 def _fetch(config: Config) -> bool:

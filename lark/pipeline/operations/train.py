@@ -49,7 +49,7 @@ def _check(config: Config, machine: Machine) -> None:
     _check_held_out(training.held_out)
     if training.token_weights is not None:
         read_token_weights(Path(training.token_weights).expanduser())
-    if is_demo(training.name) and not is_demo(config.student.path):
+    if is_demo(training.name) and not config.student.is_bundled:
         log.warning(DEMO_RECIPE, training.learning_rate, config.student.name)
 
 
