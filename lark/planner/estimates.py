@@ -12,11 +12,10 @@ from lark.generation.engine import ENGINES
 from lark.models.shapes import Shape, shape_of
 from lark.planner import remedies
 from lark.planner.checks import unknown_size
-from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.throughput import PEAK_SHARE, Throughput, throughput
 from lark.scoring.take_over import new_rows
-from lark.work.machine import usable_cores
+from lark.work.machine import GIB, RESERVED_GIB, usable_cores
 from lark.work.operation import Settings, Step
 
 START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
@@ -29,10 +28,6 @@ EAGER_STEP, GRAPH_STEP = 0.02, 0.005
 """Overhead in seconds of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
 CPU_STEP = 0.002
 """Overhead in seconds of each layer in a decoding step on CPU."""
-RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
-"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
-NCCL's buffers, and gaps between allocations.
-"""
 PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
 
 

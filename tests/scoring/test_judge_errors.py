@@ -13,11 +13,11 @@ from lark.pipeline.machine_check import check_steps
 from lark.pipeline.operations.score import JUDGE
 from lark.pipeline.operations.student import CONVERT
 from lark.pipeline.plan import make_plan
-from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
+from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import shortest
 from lark.planner.throughput import Throughput
 from lark.store.store import Checksums
-from lark.work.machine import Machine
+from lark.work.machine import RESERVED_GIB, Machine
 from lark.work.operation import Step
 from tests.conftest import ALONE, composed
 from tests.planner.steps import steps_of

@@ -12,9 +12,8 @@ from lark.errors import LarkError
 from lark.evaluation import benchmarks, grade
 from lark.generation.engine import check_engine
 from lark.planner import costs, remedies
-from lark.planner.costs import GIB
 from lark.planner.estimates import Estimate, Planner, precision_bytes
-from lark.work.machine import Machine, pinned
+from lark.work.machine import GIB, Machine, pinned
 from lark.work.operation import Operation, Settings, Step
 
 ANSWER_TOKENS = 8000
