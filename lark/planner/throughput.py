@@ -28,6 +28,10 @@ with experiments/bench/planner.py to the demo's student (d = 128) and SmolLM2 (d
 """
 CPU_BANDWIDTH = 12.0
 """GB/s of the memory of a process on CPU, unless hardware.bandwidth is set."""
+LOAD_BYTES = 1.0e9
+"""Bytes per second, from disk to device."""
+START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
+"""Time to import torch and transformers and to start processes."""
 ASSUMED_GPU = "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
 
 

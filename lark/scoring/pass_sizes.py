@@ -22,8 +22,7 @@ CPU_PADDING = 32
 
 
 def batch_tokens(hardware: Hardware, student: Student, shape: Shape | None, memory_gib: float) -> int:
-    """Tokens of a scoring batch: as configured, or as many as a GPU with `memory_gib` has room for (0: a CPU).
-    """
+    """Tokens of a scoring batch: as configured, or as many as a GPU of this size has room for. 0: a CPU."""
     if hardware.score_tokens:
         return hardware.score_tokens
     if memory_gib and shape is not None:

@@ -21,7 +21,8 @@ from lark.models.students import check_context
 from lark.pipeline.operations.evaluate import check_benchmarks, fetch_benchmarks
 from lark.planner import costs, remedies
 from lark.planner.costs import SketchShape
-from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
+from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.planner.throughput import LOAD_BYTES, START_SECONDS
 from lark.training.memory import TrainingSetup, activation_bytes
 from lark.work.machine import GIB, Machine
 from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step

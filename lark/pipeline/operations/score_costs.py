@@ -11,8 +11,10 @@ from lark.models.memory import forward_bytes, score_bytes
 from lark.models.shapes import shape_of
 from lark.planner import costs
 from lark.planner.costs import Flops
-from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
+from lark.planner.decoding import Decoder
+from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.planner.lengths import CHARACTERS
+from lark.planner.throughput import START_SECONDS
 from lark.pool import trajectories as pools
 from lark.scoring import shards
 from lark.scoring.pass_sizes import CPU_TOKENS, batch_tokens
@@ -168,15 +170,13 @@ def judge_cost(planner: Planner, step: Step) -> Estimate | None:
     prompts = np.minimum(lengths.total + JUDGE_PROMPT_TOKENS, judge.max_length)
     flops = costs.forward_flops(shape, prompts, np.ones_like(prompts)).forward * lengths.repeat
     element = precision_bytes(judge.dtype)
-    weights = shape.parameters * element / gpus
-    kv = costs.kv_bytes_per_token(shape, element) / gpus
-    engine = replace(planner.config.engine, tensor_parallel=gpus)
-    written = lengths.trajectories * min(JUDGE_ANSWER_TOKENS, judge.max_new_tokens)
-    answering = planner.generation_seconds(engine, shape, written, weights, kv, int(prompts.mean()), 0.0)
-    memory = (weights + kv * judge.max_length) / GIB
+    decoder = Decoder(planner.config.engine, gpus, shape, element, planner.hardware, judge.max_length)
+    answer = min(JUDGE_ANSWER_TOKENS, judge.max_new_tokens)
+    answering = decoder.seconds(lengths.trajectories, float(prompts.mean()), answer, 0.0)
     seconds = flops / planner.hardware.rate("forward", shape) + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
-    estimate = planner.made(step, work, flops, seconds, memory, weights / GIB)
+    memory = decoder.needed_bytes / GIB
+    estimate = planner.made(step, work, flops, seconds, memory, decoder.weights / GIB)
     return replace(estimate, shards=lengths.trajectories)
 
 
