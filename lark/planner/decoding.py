@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lark.config import EngineSettings
 from lark.generation.engine import ENGINES, WATERMARK
-from lark.models.memory import forward_bytes
+from lark.models.pass_memory import forward_bytes
 from lark.models.shapes import Shape
 from lark.planner.costs import kv_bytes_per_token
 from lark.planner.throughput import A100, LOAD_BYTES, PEAK_SHARE, START_SECONDS, Throughput
@@ -65,8 +65,8 @@ class Decoder:
         return (self.weights + self._workspace + cache) / self.engine.memory_share
 
     def together(self, answers: float, prompt: float, length: float) -> float:
-        """Answers of this mean length that one engine writes at once, after prompts of this length. `answers`:
-        of all engines.
+        """Answers that one engine writes at once, if they have these mean lengths. `answers`: those of all
+        engines.
         """
         most = min(self.engine.batch, answers / self._engines)
         if self._continuous:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lark.config import Hardware, Student
-from lark.models.memory import forward_bytes, score_bytes
+from lark.models.pass_memory import forward_bytes, score_bytes
 from lark.models.shapes import Shape, shape_of
 from lark.work.devices import gpu_gib
 from lark.work.machine import GIB, room_gib

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from lark.config import Config
-from lark.models.memory import HEAD_BYTES, layer_elements, score_bytes
+from lark.models.pass_memory import HEAD_BYTES, layer_elements, score_bytes
 from lark.models.shapes import Shape
 from lark.training.constants import BUCKET, LOSS_CHUNK
 from lark.training.zero import half_weights, zero_stage

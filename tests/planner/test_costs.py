@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
-from lark.models.memory import forward_bytes, layer_elements, score_bytes
+from lark.models.pass_memory import forward_bytes, layer_elements, score_bytes
 from lark.models.shapes import ARCHITECTURES, Shape, shape_of
 from lark.planner import costs
 from lark.planner.lengths import PoolLengths

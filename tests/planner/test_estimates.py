@@ -169,11 +169,11 @@ def test_a_judge_of_32_billion_parameters_costs_more_than_the_students_own_score
         ),
         (
             ["hardware=a100x1", "hardware.memory_gib=12"],
-            "use more GPUs or a device with more memory (about 18 GiB).",
+            "use more GPUs or a device with more memory (about 21 GiB).",
         ),
         (
             ["hardware=a100x8", "hardware.memory_gib=12"],
-            "generate) needs about 18 GiB on a device that has 12: use engine.tensor",
+            "generate) needs about 21 GiB on a device that has 12: use engine.tensor",
         ),
     ],
 )

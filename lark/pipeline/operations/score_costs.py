@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lark.generation.engine import shared_gpus
-from lark.models.memory import forward_bytes, score_bytes
+from lark.models.pass_memory import forward_bytes, score_bytes
 from lark.models.shapes import shape_of
 from lark.planner import costs
 from lark.planner.costs import Flops
