@@ -127,7 +127,7 @@ def _timing(base: PlanBase, checkpoint: Artifact | None) -> list[Step]:
     """
     config = base.config
     scoring = asdict(config.scoring)
-    del scoring["local_steps"], scoring["liger"]
+    del scoring["local_steps"], scoring["liger"], scoring["reuse"]
     scoring |= local_steps_part(config)
     part = {
         **base.identity,
