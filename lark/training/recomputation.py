@@ -39,7 +39,8 @@ class Recomputation:
             distributed.all_gather_object(memory, gpu_gib(job))
         setup = training_setup(config, shape, job.machine, longest, min(memory))
         recomputed = setup.recomputed(shape)
-        log.info("activations of %d of %d layers are recomputed", recomputed, shape.layers)
+        if setup.checkpointing:
+            log.info("activations of %d of %d layers are recomputed", recomputed, shape.layers)
         return cls(recomputed / shape.layers, setup.kept)
 
 
