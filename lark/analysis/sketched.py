@@ -23,6 +23,7 @@ from lark.scoring.checks import check_finite
 from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.gradient_worker import Candidates, backward_sketcher, feature, forward_sketcher
+from lark.scoring.pass_sizes import job_tokens
 from lark.scoring.sketches import Fold
 from lark.work.devices import start_torch
 from lark.work.operation import Job
@@ -51,8 +52,8 @@ def load_student(job: Job) -> LoadedStudent:
 
 def sketched(sketcher: Sketcher, encoded: Sequence[Encoded], job: Job) -> list[TrajectoryGradient]:
     """The gradients of some trajectories, in their order, in batches that fit."""
-    hardware = job.config.hardware
-    budget = hardware.train_tokens if isinstance(sketcher, BackwardSketcher) else hardware.score_tokens
+    backward = isinstance(sketcher, BackwardSketcher)
+    budget = job.config.hardware.train_tokens if backward else job_tokens(job, student_settings(job))
     lengths = [len(e.ids) for e in encoded]
     gradients: dict[int, TrajectoryGradient] = {}
     for batch in batches(lengths, budget, padded=not sketcher.student.packs):

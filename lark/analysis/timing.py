@@ -32,6 +32,7 @@ from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, steps_of
+from lark.scoring.pass_sizes import job_tokens
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.scoring.worker import summarise
 from lark.store.store import atomic
@@ -190,7 +191,8 @@ SCORERS: dict[str, Scorer] = {
 
 def _local_blocks(student: LoadedStudent, encoded: list[Encoded], job: Job) -> Callable[[int], object]:
     """Local Naturalness as the score stage computes it, for one trajectory: its prompt is run, not shared."""
-    blocks = LocalScorer(student, job.config.scoring.local_context, job.config.hardware.score_tokens)
+    tokens = job_tokens(job, job.config.student)
+    blocks = LocalScorer(student, job.config.scoring.local_context, tokens)
     steps = [steps_of(e, job.config.scoring.local_steps) for e in encoded]
     return lambda i: blocks.surprisals([encoded[i]], [steps[i]])
 

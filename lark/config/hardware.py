@@ -40,8 +40,10 @@ class Hardware:
     """Import the code of later steps while earlier ones run (lark/work/warm.py). False: each worker imports
     its own.
     """
-    score_tokens: int = 16384
-    """Tokens in one scoring batch. A CPU runs it in several forward passes (lark/scoring/pass_sizes.py)."""
+    score_tokens: int = 0
+    """Tokens in one scoring batch. 0: 65,536 on a GPU that has room for them, or else 32,768 or 16,384. A CPU
+    runs a batch in several forward passes (lark/scoring/pass_sizes.py).
+    """
     train_tokens: int = 4096
     """Tokens in one packed forward pass of training; never less than student.max_length."""
     micro_batch: int = 1
@@ -53,6 +55,11 @@ class Hardware:
     offload: str = "none"
     """none, or optimizer: AdamW's state, the fp32 weights and the gradients' shards are in the host's
     memory. Always with ZeRO-3.
+    """
+    recomputed_layers: int | None = None
+    """Layers whose activations training computes again in the backward pass, with
+    training.gradient_checkpointing; those of the last layers are kept. None: as few as a GPU has room for by
+    the planner's estimate, and all on CPU.
     """
     sequence_parallel: int = 1
     """Processes that share each micro-batch of training, every one with a part of its positions. For long
@@ -92,14 +99,16 @@ class Hardware:
         if self.address is not None:
             cluster_address("hardware.address", self.address)
             section.require("address", self.cluster == "ray", "belongs to hardware=ray")
-        section.not_negative("processes", "threads", "workers")
+        section.not_negative("processes", "threads", "workers", "score_tokens")
+        if self.recomputed_layers is not None:
+            section.not_negative("recomputed_layers")
         section.not_negative("memory_gib", "tflops", "bandwidth", "silence", "max_hours")
         for key in ("workers", "elastic"):
             has_cluster = self.cluster != "none"
             value = str(getattr(self, key)).lower()
             rule = "belongs to a cluster: hardware=ray or hardware=slurm"
             require(has_cluster or not getattr(self, key), f"hardware.{key}", value, rule)
-        section.at_least(1, "sequence_parallel", "score_tokens", "train_tokens", "micro_batch")
+        section.at_least(1, "sequence_parallel", "train_tokens", "micro_batch")
 
 
 @dataclass

@@ -85,8 +85,8 @@ class Training:
     packing: bool = True
     """Fill sequences with several trajectories. Changes speed, never the outcome."""
     gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass instead of keeping them. Changes memory and speed, never
-    the outcome.
+    """Recompute activations in the backward pass instead of keeping them; on a GPU those of as few layers as
+    its memory needs (hardware.recomputed_layers). Changes memory and speed, never the outcome.
     """
     seed: int = 42
     bf16: bool = True

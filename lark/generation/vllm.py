@@ -20,7 +20,7 @@ import torch
 
 from lark import config
 from lark.errors import LarkError, first_line
-from lark.generation.engine import Generation, Request, Sampling, constraint, decode
+from lark.generation.engine import WATERMARK, Generation, Request, Sampling, constraint, decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,13 +38,6 @@ them for its own.
 
 CPU_STEP_TOKENS = 4096
 """Tokens per step on CPU; more if the student's context is longer."""
-
-WATERMARK = 0.05
-"""Share of a GPU's cache that stays free when a request is admitted, for the answers that are still growing.
-
-Without it, vLLM admits a request if its prompt fits, runs out of cache, and computes the answers that it
-preempted again: in a simulation of its policy with Qwen-7B on an A100, a fifth of the time of generation.
-"""
 
 JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
 """Disallow the white space that JSON permits anywhere: a small model would fill its answer with it."""

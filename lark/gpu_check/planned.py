@@ -10,9 +10,10 @@ from lark.gpu_check import expectations
 from lark.gpu_check.check import Place
 from lark.models.shapes import shape_of
 from lark.planner.checks import unknown_size
-from lark.planner.estimates import RESERVED_GIB, Estimate, Planner
+from lark.planner.estimates import Estimate, Planner
 from lark.planner.lengths import PoolLengths
 from lark.planner.throughput import throughput
+from lark.work.machine import RESERVED_GIB
 
 
 def planner_for(config: Config, lengths: Sequence[int]) -> Planner:

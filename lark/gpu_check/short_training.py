@@ -19,7 +19,7 @@ from transformers.trainer_utils import SaveStrategy
 from lark.config import Config
 from lark.gpu_check import expectations, settings
 from lark.gpu_check.check import Measured, Place
-from lark.gpu_check.memory import Peak
+from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.planned import memory_compared, planner_for, rate_of
 from lark.gpu_check.student import Sample, narrow, wide, write_trajectories, written
 from lark.pipeline.operations.train import TRAIN

@@ -17,7 +17,7 @@ from lark.generation.engine import Request, Sampling
 from lark.generation.vllm import VLLMEngine, is_cpu_build
 from lark.gpu_check import expectations, settings
 from lark.gpu_check.check import Measured, Place
-from lark.gpu_check.memory import Peak
+from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.planned import memory_compared, planner_for, rate_of
 from lark.gpu_check.student import whole, written
 from lark.models.chat import Encoded
@@ -25,11 +25,12 @@ from lark.models.load import load_tokenizer
 from lark.models.shapes import Shape
 from lark.models.varlen import VARLEN
 from lark.pipeline.operations.score import SCORE
-from lark.planner.costs import GIB, forward_flops, kv_bytes_per_token
+from lark.planner.costs import forward_flops, kv_bytes_per_token
 from lark.planner.estimates import precision_bytes
 from lark.scoring.forward import LoadedStudent, batches, response_statistics
+from lark.scoring.pass_sizes import batch_tokens
 from lark.work.devices import use_device
-from lark.work.machine import memory_gib
+from lark.work.machine import GIB, memory_gib
 from lark.work.operation import Step
 
 LONGEST = {"cuda": 32_768, "cpu": 1_024}
@@ -63,8 +64,10 @@ def scoring(place: Place) -> Measured:
         expectations.expect_liger(uses_liger(student.model))
     lengths = [longest, *[longest // 2] * 2, *[longest // 8] * 8]
     encoded = random_trajectories(lengths, sample.shape.vocabulary)
-    _score(student, encoded, config)  # compiles kernels
-    seconds = _score(student, encoded, config)
+    memory = memory_gib("cuda") if place.cuda else 0.0
+    tokens = batch_tokens(config.hardware, config.student, sample.shape, memory)
+    _score(student, encoded, tokens)  # compiles kernels
+    seconds = _score(student, encoded, tokens)
     planner = planner_for(config, lengths)
     compared, figures = memory_compared(place, peak.gib(), SCORE.cost(planner, Step(SCORE, ())))  # type: ignore[misc]
     responses = np.array([e.n_response for e in encoded])
@@ -85,11 +88,11 @@ def random_trajectories(lengths: list[int], vocabulary: int) -> list[Encoded]:
     ]
 
 
-def _score(student: LoadedStudent, encoded: list[Encoded], config: Config) -> float:
-    """Seconds to score trajectories in batches, as a scoring pass cuts them."""
+def _score(student: LoadedStudent, encoded: list[Encoded], tokens: int) -> float:
+    """Seconds to score trajectories in batches of so many tokens, as a scoring pass cuts them."""
     start = time.perf_counter()
     lengths = [len(e.ids) for e in encoded]
-    for batch in batches(lengths, config.hardware.score_tokens, padded=not student.packs):
+    for batch in batches(lengths, tokens, padded=not student.packs):
         for statistics in response_statistics(student, [encoded[i] for i in batch]):
             statistics.surprisal.sum().item()  # waits for the device
     return time.perf_counter() - start

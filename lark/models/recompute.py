@@ -4,7 +4,10 @@ memory otherwise.
 
 from typing import TYPE_CHECKING
 
+from transformers.modeling_layers import GradientCheckpointingLayer
+
 from lark.errors import LarkError
+from lark.models.load import text_part
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,6 +22,14 @@ def recompute_activations(model: "PreTrainedModel") -> None:
     # Its hook on the embedding is for reentrant checkpoints, and stops forward mode.
     model.disable_input_require_grads()
     model.train()
+
+
+def keep_activations(model: "PreTrainedModel", count: int) -> None:
+    """Keep the activations of the last `count` layers, in a model whose layers recompute them."""
+    text = text_part(model).modules()
+    layers = [module for module in text if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers[len(layers) - count :]:
+        layer.gradient_checkpointing = False
 
 
 def _refuse_dropout(model: "PreTrainedModel") -> None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from lark.config import Config
-from lark.planner.costs import GIB
-from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, planner_of
+from lark.planner.estimates import Estimate, planner_of
 from lark.planner.lengths import CHARACTERS, PoolLengths, pool_lengths
 from lark.planner.scale import Part
-from lark.planner.throughput import throughput
-from lark.work.machine import PLANNED, Machine, resolve
+from lark.planner.throughput import LOAD_BYTES, START_SECONDS, throughput
+from lark.work.machine import GIB, PLANNED, Machine, resolve
 from lark.work.operation import Step
 
 CORES = 8

@@ -7,28 +7,16 @@ Estimates are made for the plan's own steps, so a plan and its estimate cannot d
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lark.config import Config, EngineSettings
-from lark.generation.engine import ENGINES
+from lark.config import Config
 from lark.models.shapes import Shape, shape_of
 from lark.planner import remedies
 from lark.planner.checks import unknown_size
-from lark.planner.costs import GIB
 from lark.planner.lengths import PoolLengths, pool_lengths
-from lark.planner.throughput import Throughput, throughput
+from lark.planner.throughput import LOAD_BYTES, START_SECONDS, Throughput, throughput
 from lark.scoring.take_over import new_rows
-from lark.work.machine import usable_cores
+from lark.work.machine import RESERVED_GIB, usable_cores
 from lark.work.operation import Settings, Step
 
-START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
-"""Time to import torch and transformers and to start processes."""
-LOAD_BYTES = 1.0e9
-"""Bytes per second, from disk to device."""
-CONCURRENT = 256
-"""Sequences that vLLM decodes at once, if its cache has room."""
-RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
-"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
-NCCL's buffers, and gaps between allocations.
-"""
 PAPER_STUDENTS = ("qwen7b", "qwen1.5b", "llama3b")
 
 
@@ -217,37 +205,6 @@ class Planner:
         """
         start = START_SECONDS[self.hardware.machine.device]
         return start + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
-
-    def generation_seconds(
-        self,
-        engine: EngineSettings,
-        shape: Shape,
-        tokens: float,
-        weights: float,
-        kv: float,
-        length: int,
-        flops: float,
-    ) -> float:
-        """Time to generate. A decoding step reads all weights and every sequence's cache, and takes longer
-        than its FLOPs.
-        """
-        machine = self.hardware.machine
-        kind = ENGINES[engine.name]
-        engines = max(1, machine.world // engine.tensor_parallel)
-        # A sequence's cache grows from nothing to its full length: half of it on average.
-        cache = kv * length / 2
-        room = self.hardware.memory_gib * GIB * engine.memory_share - weights
-        if machine.device == "cpu" and kind.continuous:
-            room = engine.kv_cache_gib * GIB
-        most = CONCURRENT if kind.continuous else engine.batch
-        together = max(1.0, min(most, tokens / length / engines, room / cache))
-        step_bytes = weights + together * cache
-        eager = engine.is_eager(machine.device)
-        assumed = self.hardware.step_seconds(step_bytes, shape.layers, eager)
-        step = assumed / self.hardware.decoding_speed(engine.name)
-        compute = flops / self.hardware.rate("decoding", shape)
-        start = START_SECONDS[machine.device] + kind.start_seconds + weights / LOAD_BYTES
-        return start + max(compute, 0.0) + tokens / engines / together * step
 
     @property
     def is_papers(self) -> bool:

@@ -3,7 +3,7 @@
 from math import ceil
 
 from lark.models.shapes import Shape
-from lark.planner.costs import trained_parameters
+from lark.training.memory import trained_parameters
 
 PAGED = 4 + 8
 """Bytes per parameter of an offloaded optimizer in ordinary host memory: fp32 master weight, two moments."""

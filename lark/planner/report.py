@@ -9,13 +9,12 @@ from pathlib import Path
 from lark.config import Config
 from lark.errors import refuse
 from lark.models.shapes import shape_of
-from lark.planner.costs import GIB
 from lark.planner.duration import check_time, too_long
 from lark.planner.estimates import Estimate, estimate, is_papers, planner_of
 from lark.planner.lengths import PoolLengths, pool_lengths, shortest
 from lark.planner.throughput import Throughput, device_memory, throughput
 from lark.printing import counted, text_table
-from lark.work.machine import Machine
+from lark.work.machine import GIB, Machine
 from lark.work.operation import Step
 
 log = logging.getLogger(__name__)

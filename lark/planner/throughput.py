@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from lark.config import Config
+from lark.config import Config, EngineSettings
 from lark.models.shapes import Shape
 from lark.planner.measured import Measured, measured
 from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
@@ -33,6 +33,10 @@ CPU_STEP = 0.002
 """Overhead in seconds of each layer in a decoding step on CPU."""
 CPU_BANDWIDTH = 12.0
 """GB/s of the memory of a process on CPU, unless hardware.bandwidth is set."""
+LOAD_BYTES = 1.0e9
+"""Bytes per second, from disk to device."""
+START_SECONDS = {"cuda": 30.0, "cpu": 12.0}
+"""Time to import torch and transformers and to start processes."""
 ASSUMED_GPU = "assumed: an A100 (set hardware.tflops and hardware.bandwidth for another GPU)"
 
 
@@ -67,19 +71,26 @@ class Throughput:
         peak = self.tflops if device == "cuda" else self._core * rate.threads
         return rate.flops / (peak * 1e12 * _breadth(device, rate.hidden, self._core))
 
-    def step_seconds(self, step_bytes: float, layers: int, eager: bool) -> float:
-        """Assumed time of a decoding step, which reads `step_bytes`, on one device."""
+    @property
+    def decoding_bandwidth(self) -> float:
+        """Bytes per second that decoding reads from a device's memory."""
+        return self.bandwidth * 1e9 * PEAK_SHARE["cuda", "decoding"]
+
+    def decoding_step(self, engine: EngineSettings, layers: int, step_bytes: float) -> float:
+        """Time of a decoding step that reads so many bytes, on one device: assumed, or in proportion to the
+        step that was measured with this engine.
+        """
+        assumed = self._step_seconds(step_bytes, layers, engine.is_eager(self.machine.device))
+        rate = None if self.measured is None else self.measured.decoding
+        if rate is None or rate.engine != engine.name:
+            return assumed
+        return assumed * rate.step_seconds / self._step_seconds(rate.step_bytes, rate.layers, rate.eager)
+
+    def _step_seconds(self, step_bytes: float, layers: int, eager: bool) -> float:
         overhead = CPU_STEP * layers
         if self.machine.device == "cuda":
             overhead = EAGER_STEP if eager else GRAPH_STEP
-        return step_bytes / (self.bandwidth * 1e9 * PEAK_SHARE["cuda", "decoding"]) + overhead
-
-    def decoding_speed(self, engine: str) -> float:
-        """Speed of decoding steps, as measured with this engine, relative to the assumed one."""
-        rate = None if self.measured is None else self.measured.decoding
-        if rate is None or rate.engine != engine:
-            return 1.0
-        return self.step_seconds(rate.step_bytes, rate.layers, rate.eager) / rate.step_seconds
+        return step_bytes / self.decoding_bandwidth + overhead
 
 
 def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:

@@ -32,6 +32,7 @@ from lark.scoring.forward import LoadedStudent, batches
 from lark.scoring.gradient_sketches import BackwardSketcher, ForwardSketcher, Sketcher, TrajectoryGradient
 from lark.scoring.influence import cosines, directions, held_out_cosines
 from lark.scoring.learnability import exact_score
+from lark.scoring.pass_sizes import job_tokens
 from lark.scoring.pool_pass import Advance, Content, Rows, as_arrow, id_table, in_batches, naming, pass_over
 from lark.scoring.shards import SKETCH_BYTES, Shards
 from lark.scoring.sketches import Fold, Sizes
@@ -124,7 +125,8 @@ class GradientScorer:
         self.sketcher = sketcher
         self.outputs = set(job.outputs)
         backward = isinstance(sketcher, BackwardSketcher)
-        self.budget = job.config.hardware.train_tokens if backward else job.config.hardware.score_tokens
+        tokens = job.config.hardware.train_tokens
+        self.budget = tokens if backward else job_tokens(job, job.config.student)
         self.fold = feature_fold(sketcher, job.config)
 
     def __call__(self, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:

@@ -22,6 +22,7 @@ from lark.scoring import sources
 from lark.scoring.distribution import top_residual
 from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.local import LocalScorer, score_locally
+from lark.scoring.pass_sizes import job_tokens
 from lark.scoring.pool_pass import (
     Advance,
     Content,
@@ -75,10 +76,12 @@ def unprompted(job: Job) -> Work:
     opening = load_chat(job.weights, config.student, config.pool.turns == "last").opening()
 
     def scorer(student: LoadedStudent) -> ShardScorer:
+        budget = job_tokens(job, config.student)
+
         def score_shard(rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
             responses = [without_prompt(e, opening, config.student.max_length) for e in encoded]
             nll = np.full(len(rows), np.nan)
-            for index, statistics in _each(student, rows, responses, config.hardware.score_tokens, advance):
+            for index, statistics in _each(student, rows, responses, budget, advance):
                 nll[index] = float(statistics.surprisal.double().sum())
             return {sources.UNPROMPTED_TABLE.name: as_arrow(id_table(rows, encoded, unprompted_nll=nll))}
 
@@ -105,7 +108,7 @@ def local(job: Job) -> Work:
     cut = Shards.of(job.inputs["lengths"], scoring.shard_tokens, blocks=scoring.local_context + 1)
 
     def scorer(student: LoadedStudent) -> ShardScorer:
-        blocks = LocalScorer(student, scoring.local_context, job.config.hardware.score_tokens)
+        blocks = LocalScorer(student, scoring.local_context, job_tokens(job, job.config.student))
 
         def score_shard(rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
             return score_locally(blocks, rows, encoded, scoring.local_steps, advance)
@@ -131,6 +134,7 @@ class _Pass:
         """`questions`: those whose tokens are kept."""
         self.student = student
         self.config = job.config
+        self.budget = job_tokens(job, job.config.student)
         self.questions = questions
         self.outputs = set(job.outputs)
 
@@ -144,8 +148,7 @@ class _Pass:
         def n_alternatives(batch: Sequence[int]) -> int | None:
             return self._n_alternatives(with_tokens=not tokens.keys().isdisjoint(batch))
 
-        budget = self.config.hardware.score_tokens
-        for index, statistics in _each(self.student, rows, encoded, budget, advance, n_alternatives):
+        for index, statistics in _each(self.student, rows, encoded, self.budget, advance, n_alternatives):
             summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
             if isinstance(statistics, DetailedStatistics):
                 # The loss is in this table too, for the selection's character.

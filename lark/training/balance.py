@@ -36,16 +36,16 @@ Groups = list[list[int]]
 """The packs of one micro-step, one per process, as indices of trajectories. Some may be empty."""
 
 
-def crossover(shape: Shape, recompute: bool, frozen: bool) -> float:
+def crossover(shape: Shape, recompute: float, frozen: bool) -> float:
     """The length c in tokens at which attention costs as much in training as everything else.
 
-    Per token of a trajectory of n tokens, with f = 1 for the forward pass, b for the backward pass and r = 1
-    if the backward pass computes the forward pass again (`recompute`, gradient checkpointing):
+    Per token of a trajectory of n tokens, with f = 1 for the forward pass, b for the backward pass and r for
+    the share of the layers that the backward pass computes again (`recompute`, gradient checkpointing):
 
         matrices   2 · P_layers · (f + b + r) + 2 · P_head · (f + b)           b = 2; 1 if weights are frozen
         attention  2 · layers · heads · head_size · n · (f + 2.5 + r) / 0.8    causal, so half of 4 · … · n
 
-    c is the n at which the two are equal: 49,000 for qwen7b, 24,500 for qwen1.5b (with recomputation).
+    c is the n at which the two are equal: 49,000 for qwen7b, 24,500 for qwen1.5b (with r = 1).
     """
     backward = 1.0 if frozen else 2.0
     matrices = shape.backbone_matrices * (1 + backward + recompute) + shape.head * (1 + backward)

@@ -94,16 +94,18 @@ def plan_steps(
     return steps
 
 
-def planned_crossover(config: Config, weights: str, device: str, replicas: int) -> float | None:
+def planned_crossover(
+    config: Config, weights: str, device: str, replicas: int, recompute: float
+) -> float | None:
     """The crossover with which packs are balanced by cost (balance.py); None if they are balanced by tokens.
 
     By tokens on CPU, where results must not change in the last digit (which trajectories share a pack changes
     the rounding), and with one replica, which waits for nobody. `weights`: the student's folder or hub id.
+    `recompute`: share of the layers that are computed again.
     """
     if device == "cpu" or replicas == 1:
         return None
     shape = shape_of(replace(config.student, path=weights))
     if shape is None:
         return UNKNOWN_CROSSOVER
-    training = config.training
-    return crossover(shape, training.gradient_checkpointing, frozen=training.lora.rank > 0)
+    return crossover(shape, recompute, frozen=config.training.lora.rank > 0)

@@ -211,6 +211,11 @@ class WeightedTrainer(Trainer):
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
         return None
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights into a checkpoint. DeepSpeed writes its own: another copy would never be read."""
+        if not self.is_deepspeed_enabled:
+            super().save_model(output_dir, _internal_call)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Every process syncs its own files before the barrier: with ZeRO, most of the checkpoint."""
         self.require_finite(self.state.global_step)

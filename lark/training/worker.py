@@ -28,6 +28,7 @@ from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, sna
 from lark.training.encoded_set import Example, read_examples, with_token_weights
 from lark.training.export import Exporter
 from lark.training.lora import add_adapters, keep_exact, quantization
+from lark.training.recomputation import KeptActivations, Recomputation
 from lark.training.sequence import SequenceParallel
 from lark.training.trainer import WeightedTrainer, arguments, return_weighted_loss, trains_nothing
 from lark.training.zero import connect, half_weights, zero_stage
@@ -151,15 +152,17 @@ def prepare(job: Job) -> Run:
         sequence.attach(model)
 
     return_weighted_loss(model, rule, sequence, training.objective)
+    recomputation = Recomputation.of(job, max(len(example.encoded.ids) for example in examples))
     transformers.set_seed(training.seed)  # again: adapters start the same regardless of what ran before
     trainer = WeightedTrainer(
-        _batches(job, config, examples, packed),
+        _batches(job, config, examples, packed, recomputation.share),
         Sharding(zero, job.world),
         model=add_adapters(model, training.lora) if training.lora.rank else model,
         args=args,
         processing_class=chat.tokenizer,
     )
     trainer.remove_callback(transformers.PrinterCallback)
+    trainer.add_callback(KeptActivations(model, recomputation.kept))
     held_out = _held_out(job, trainer, chat, packed)
     trainer.add_callback(Curves(trainer, job.folder / CURVE, training.epochs, held_out))
     exporter = Exporter(trainer, model, chat, config, zero, job.folder, job.weights)
@@ -248,14 +251,18 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
     examples = read_examples(path, chat, job.config.student.max_length)
     # One global batch of all trajectories: their loss is a single step without an update.
     training = replace(job.config.training, epochs=1, global_batch=len(examples))
-    batches = _batches(job, replace(job.config, training=training), examples, packed)
+    batches = _batches(job, replace(job.config, training=training), examples, packed, recompute=0.0)
     return HeldOutLoss(trainer, batches[0], held_out.every)
 
 
-def _batches(job: Job, config: Config, examples: list[Example], packed: bool) -> GlobalBatches:
-    """The steps as this process sees them. Processes that share micro-batches count as one."""
+def _batches(
+    job: Job, config: Config, examples: list[Example], packed: bool, recompute: float
+) -> GlobalBatches:
+    """The steps as this process sees them. Processes that share micro-batches count as one. `recompute`: see
+    `Recomputation.share`.
+    """
     parts = config.hardware.sequence_parallel
     replicas = job.world // parts
-    crossover = planned_crossover(config, job.weights, job.machine.device, replicas)
+    crossover = planned_crossover(config, job.weights, job.machine.device, replicas, recompute)
     steps = plan_steps(config, examples, replicas, packed, crossover)
     return GlobalBatches(examples, steps, job.rank, packed, parts)

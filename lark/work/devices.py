@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lark.errors import LarkError, first_line, refuse
-from lark.work.machine import driver_version, gpu_ids
+from lark.work.machine import GIB, driver_version, gpu_ids
 
 if TYPE_CHECKING:
     from lark.work.operation import Job
@@ -59,6 +59,16 @@ def start_torch(job: "Job") -> str:
     torch.set_num_threads(job.machine.threads)
     use_device(job.device)
     return job.device
+
+
+def gpu_gib(job: "Job") -> float:
+    """Memory of this process's GPU, or less if `hardware.memory_gib` is less. 0 on CPU."""
+    if job.device == "cpu":
+        return 0.0
+    import torch  # noqa: PLC0415
+
+    present = torch.cuda.get_device_properties(job.device).total_memory / GIB
+    return min(present, job.config.hardware.memory_gib or present)
 
 
 def use_device(device: str) -> None:

@@ -22,6 +22,13 @@ from lark.errors import LarkError
 from lark.printing import counted
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
+GIB = 2**30
+RESERVED_GIB = {"cuda": 1.5, "cpu": 0.0}
+"""Memory of a device that PyTorch cannot give to tensors: CUDA's context and kernels (about 0.5 GiB),
+NCCL's buffers, and gaps between allocations.
+"""
+FILLED = 0.9
+"""Share of a GPU's memory that may be filled, by estimate, to save time. Running out of memory costs more."""
 SHARED_BY = 1
 """How many processes share this machine, each with some trials of a sweep (experiments/harness/lanes.py)."""
 
@@ -111,7 +118,12 @@ def memory_gib(device: str) -> float:
         # A GPU that shares the host's memory reports "[N/A]".
         reported = [float(mib) for mib in query_gpus("memory.total") if re.fullmatch(r"[\d.]+", mib)]
         return min(reported, default=80.0 * 1024) / 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 / SHARED_BY
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / SHARED_BY
+
+
+def room_gib(memory_gib: float) -> float:
+    """Memory for tensors on a GPU of this size, where a setting is chosen so that they fill it."""
+    return FILLED * memory_gib - RESERVED_GIB["cuda"]
 
 
 def device_name(device: str) -> str:

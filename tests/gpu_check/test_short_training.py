@@ -8,7 +8,7 @@ from lark.errors import LarkError
 from lark.gpu_check import short_training
 from lark.gpu_check.check import Place
 from lark.gpu_check.expectations import expect_planned_memory, losses_within
-from lark.gpu_check.memory import Peak
+from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.student import Sample
 from lark.planner.costs import GIB
 

@@ -9,10 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lark.analysis.gradients import Anchor, passes
 from lark.models.shapes import Shape, shape_of
 from lark.pipeline.operations.analyse import gradient_passes
-from lark.planner.costs import GIB, forward_flops
+from lark.planner.costs import forward_flops
 from lark.planner.estimates import Estimate
 from lark.planner.lengths import pool_lengths
 from lark.planner.report import report
+from lark.work.machine import GIB
 from tests.conftest import composed
 from tests.planner.steps import estimated, keys_of, steps_of
 

@@ -14,12 +14,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lark.config import Lora
+from lark.models.pass_memory import forward_bytes, layer_elements, score_bytes
 from lark.models.shapes import ARCHITECTURES, Shape, shape_of
-from lark.pipeline.operations.train import training_setup
 from lark.planner import costs
-from lark.planner.costs import TrainingSetup
 from lark.planner.lengths import PoolLengths
 from lark.training.lora import add_adapters
+from lark.training.memory import (
+    TrainingSetup,
+    activation_bytes,
+    lora_parameters,
+    state_bytes,
+    training_setup,
+)
 from lark.training.worker import _weights_dtype
 from lark.work.machine import Machine
 from tests.conftest import composed
@@ -86,7 +92,7 @@ def test_adapters_are_counted_as_peft_counts_them() -> None:
         LlamaForCausalLM(CONFIG), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     )
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert costs.lora_parameters(SHAPE, 4) == trained
+    assert lora_parameters(SHAPE, 4) == trained
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "mixtral"])
@@ -95,7 +101,7 @@ def test_experts_have_no_adapters_and_that_is_logged(family: str, caplog: pytest
     caplog.set_level("INFO")
     wrapped = add_adapters(model, Lora(rank=4))
     trained = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
-    assert costs.lora_parameters(Shape.of(model.config.to_dict()), 4) == trained
+    assert lora_parameters(Shape.of(model.config.to_dict()), 4) == trained
     (logged,) = [line for line in caplog.messages if "no adapters" in line]
     assert "model.layers.*.mlp.experts.down_proj" in logged and "q_proj" not in logged
 
@@ -105,7 +111,7 @@ def test_a_layer_keeps_as_many_activations_as_planned(family: str) -> None:
     """Those that one more layer keeps for the backward pass, per token."""
     config = {**SMALL_MODELS.get(family, SMALL), "model_type": family}
     kept = _kept_elements({**config, "num_hidden_layers": 3}) - _kept_elements(config)
-    assert 0.8 < kept / costs._layer_elements(Shape.of(config)) < 1.25
+    assert 0.8 < kept / layer_elements(Shape.of(config)) < 1.25
 
 
 def _kept_elements(config: dict[str, Any], tokens: int = 100) -> float:
@@ -128,17 +134,17 @@ def _kept_elements(config: dict[str, Any], tokens: int = 100) -> float:
 def test_eager_attention_needs_memory_for_the_square_of_the_length() -> None:
     """Attention sinks leave it as the only choice of `auto`: 64 heads at 32k are 384 GiB."""
     shape = Shape.of(MIXTURES["gpt-oss-20b"][0])
-    scores = costs.score_bytes(shape, "auto", 32768)
+    scores = score_bytes(shape, "auto", 32768)
     assert scores * 32768 == 6 * 64 * 32768**2
-    assert costs.score_bytes(shape, "kernels-community/vllm-flash-attn3", 32768) == 0
-    assert (costs.score_bytes(REAL, "auto", 32768), costs.score_bytes(REAL, "eager", 10)) == (
+    assert score_bytes(shape, "kernels-community/vllm-flash-attn3", 32768) == 0
+    assert (score_bytes(REAL, "auto", 32768), score_bytes(REAL, "eager", 10)) == (
         0,
         60 * REAL.heads,
     )
     setup = replace(SETUP, tokens=32768)
     for measure in (
-        lambda scores: costs.forward_bytes(shape, 32768, 2, scores),
-        lambda scores: costs.activation_bytes(shape, replace(setup, scores=scores)),
+        lambda scores: forward_bytes(shape, 32768, 2, scores),
+        lambda scores: activation_bytes(shape, replace(setup, scores=scores)),
     ):
         assert measure(scores) - measure(0.0) == scores * 32768
 
@@ -159,7 +165,7 @@ def test_adamw_in_float32_is_sixteen_bytes_a_parameter() -> None:
     ]
     held = sum(t.numel() * t.element_size() for t in tensors)
     for world in (1, 8):  # the gradients of DDP are views of its buckets
-        assert costs.state_bytes(SHAPE, replace(SETUP, zero=0, world=world)) == held
+        assert state_bytes(SHAPE, replace(SETUP, zero=0, world=world)) == held
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -175,7 +181,7 @@ def test_beside_frozen_weights_only_adapters_have_gradients_and_moments(half: bo
     optimizer.step()
     moments = [t for p in trained for t in optimizer.state[p].values() if t.numel() > 1]
     held = sum(t.numel() * t.element_size() for t in [*frozen, *trained, *trained, *moments])
-    assert costs.state_bytes(SHAPE, replace(SETUP, lora=4, half=half, world=1, zero=0)) == held
+    assert state_bytes(SHAPE, replace(SETUP, lora=4, half=half, world=1, zero=0)) == held
 
 
 @pytest.mark.parametrize(
@@ -191,16 +197,17 @@ def test_on_one_gpu_a_weight_takes_what_the_trainer_loads_it_in(
     overrides: list[str], bytes_a_weight: float
 ) -> None:
     config = composed("student='qwen1.5b'", "hardware=a100x1", *overrides)
-    setup = training_setup(config, Machine("cuda", 1, 1, 1), 1024)
+    setup = training_setup(config, REAL, Machine("cuda", 1, 1, 1), 1024, 80.0)
     trained_in = {torch.bfloat16: 2, torch.float32: 4}[_weights_dtype(config, zero=0)]
     assert trained_in == (2 if setup.half else 4)
-    adapters = 16 * costs.lora_parameters(REAL, setup.lora) if setup.lora else 0
-    assert (costs.state_bytes(REAL, setup) - adapters) / REAL.parameters == bytes_a_weight
+    adapters = 16 * lora_parameters(REAL, setup.lora) if setup.lora else 0
+    assert (state_bytes(REAL, setup) - adapters) / REAL.parameters == bytes_a_weight
 
 
 def test_disk_is_counted_with_snapshots_and_what_a_run_resumes_from() -> None:
     assert costs.kept_bytes(REAL, 2, snapshots=21) == 22 * 2 * REAL.parameters
-    assert costs.resume_bytes(REAL, replace(SETUP, zero=2, half=True)) == 3 * 16 * REAL.parameters
+    assert costs.resume_bytes(REAL, replace(SETUP, zero=2, half=True)) == 3 * 14 * REAL.parameters
+    assert costs.resume_bytes(REAL, replace(SETUP, zero=3, half=True)) == 3 * 12 * REAL.parameters
     assert costs.resume_bytes(REAL, SETUP) == 3 * 12 * REAL.parameters
     assert costs.resume_bytes(REAL, replace(SETUP, lora=16)) < costs.resume_bytes(REAL, SETUP) / 10
 
@@ -211,26 +218,26 @@ def test_deepspeed_reduces_gradients_through_a_bucket_in_float32() -> None:
     """
     setup = replace(SETUP, zero=2, half=True)
     sharded = 2 * REAL.parameters + 16 * REAL.parameters / 8
-    assert costs.state_bytes(REAL, setup) == pytest.approx(sharded + (2 + 4) * 500_000_000)
-    assert costs.state_bytes(SHAPE, setup) == pytest.approx((2 + 16 / 8 + 2 + 4) * SHAPE.parameters)
+    assert state_bytes(REAL, setup) == pytest.approx(sharded + (2 + 4) * 500_000_000)
+    assert state_bytes(SHAPE, setup) == pytest.approx((2 + 16 / 8 + 2 + 4) * SHAPE.parameters)
     single = replace(setup, half=False)
-    assert costs.state_bytes(SHAPE, single) == pytest.approx((4 + 16 / 8 + 4) * SHAPE.parameters)
+    assert state_bytes(SHAPE, single) == pytest.approx((4 + 16 / 8 + 4) * SHAPE.parameters)
 
 
 @pytest.mark.parametrize("half", [True, False])
 def test_the_gradient_of_the_head_is_counted_unless_it_is_frozen(half: bool) -> None:
     """The loss accumulates it in float32, and autograd then converts it to the precision of the weights."""
     full = replace(SETUP, zero=2, half=half)
-    more = costs.activation_bytes(REAL, full) - costs.activation_bytes(REAL, replace(full, lora=16))
+    more = activation_bytes(REAL, full) - activation_bytes(REAL, replace(full, lora=16))
     assert more == (4 + 2 * half) * REAL.vocabulary * REAL.hidden
 
 
 def test_on_a_gpu_buckets_are_allocated_in_full_and_chunks_of_logits_are_larger() -> None:
     cpu, gpu = (replace(SETUP, zero=2, half=True, tokens=32768, cuda=cuda) for cuda in (False, True))
-    assert costs.state_bytes(REAL, gpu) == costs.state_bytes(REAL, cpu)
+    assert state_bytes(REAL, gpu) == state_bytes(REAL, cpu)
     unused = 500_000_000 - SHAPE.parameters
-    assert costs.state_bytes(SHAPE, gpu) - costs.state_bytes(SHAPE, cpu) == 2 * unused
-    more = costs.activation_bytes(REAL, gpu) - costs.activation_bytes(REAL, cpu)
+    assert state_bytes(SHAPE, gpu) - state_bytes(SHAPE, cpu) == 2 * unused
+    more = activation_bytes(REAL, gpu) - activation_bytes(REAL, cpu)
     assert more == (2048 - 512) * REAL.vocabulary * 6  # in fp32, and in bf16 for the products
 
 
@@ -241,15 +248,11 @@ REAL = Shape.of(json.loads((ARCHITECTURES / "qwen1.5b.json").read_text(encoding=
 def test_every_measure_against_lack_of_memory_saves_some(world: int, tokens: int, zero: int) -> None:
     setup = replace(SETUP, world=world, tokens=tokens, zero=zero)
     if world > 2:  # one process has nothing to shard, and what two shard is less than their buffers
-        assert costs.state_bytes(REAL, replace(setup, zero=3)) <= costs.state_bytes(REAL, setup)
-    assert costs.state_bytes(REAL, replace(setup, lora=16)) < costs.state_bytes(REAL, setup)
-    assert costs.state_bytes(REAL, replace(setup, world=2 * world)) < costs.state_bytes(REAL, setup)
-    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(
-        REAL, replace(setup, tokens=2 * tokens)
-    )
-    assert costs.activation_bytes(REAL, setup) < costs.activation_bytes(
-        REAL, replace(setup, checkpointing=False)
-    )
+        assert state_bytes(REAL, replace(setup, zero=3)) <= state_bytes(REAL, setup)
+    assert state_bytes(REAL, replace(setup, lora=16)) < state_bytes(REAL, setup)
+    assert state_bytes(REAL, replace(setup, world=2 * world)) < state_bytes(REAL, setup)
+    assert activation_bytes(REAL, setup) < activation_bytes(REAL, replace(setup, tokens=2 * tokens))
+    assert activation_bytes(REAL, setup) < activation_bytes(REAL, replace(setup, checkpointing=False))
 
 
 def test_sketched_gradients_cost_a_head_or_a_backward_pass_more() -> None:

@@ -1,6 +1,7 @@
 """Plans with rates that `make gpu-check` has measured (`planner.measured`)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from lark.gpu_check.runner import CheckResult
 from lark.models.shapes import Shape, shape_of
 from lark.pipeline.plan import make_plan
 from lark.planner.division import Workload
-from lark.planner.estimates import START_SECONDS, estimate
+from lark.planner.estimates import estimate
 from lark.planner.lengths import assumed
 from lark.planner.report import report
 from lark.planner.scale_report import describe
-from lark.planner.throughput import PEAK_SHARE, throughput
+from lark.planner.throughput import PEAK_SHARE, START_SECONDS, throughput
 from lark.store.store import Checksums
 from tests.conftest import composed
 from tests.planner.steps import steps_of
@@ -93,11 +94,12 @@ def test_a_measured_rate_does_not_depend_on_the_peak_in_the_settings(tmp_path: P
 
 def test_generation_takes_the_measured_time_of_a_step(tmp_path: Path) -> None:
     config = composed(*PLAN)
-    assumed_step = throughput(config).step_seconds(30e9, 28, eager=False)
+    vllm, other = config.engine, replace(config.engine, name="hf")
+    assumed_step = throughput(config).decoding_step(vllm, 28, 30e9)
     measured = decoding(100 / (2 * assumed_step))
     hardware = throughput(composed(*PLAN, write(tmp_path, measured)))
-    assert hardware.decoding_speed("vllm") == pytest.approx(0.5)
-    assert hardware.decoding_speed("hf") == 1.0  # another engine
+    assert hardware.decoding_step(vllm, 28, 30e9) == pytest.approx(2 * assumed_step)
+    assert hardware.decoding_step(other, 28, 30e9) == throughput(config).decoding_step(other, 28, 30e9)
     before, after = seconds(*PLAN)["generate"], seconds(*PLAN, write(tmp_path, measured))["generate"]
     assert 1.5 < after / before < 2
 

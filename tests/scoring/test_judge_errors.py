@@ -13,11 +13,11 @@ from lark.pipeline.machine_check import check_steps
 from lark.pipeline.operations.score import JUDGE
 from lark.pipeline.operations.student import CONVERT
 from lark.pipeline.plan import make_plan
-from lark.planner.estimates import RESERVED_GIB, Estimate, estimate
+from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import shortest
 from lark.planner.throughput import Throughput
 from lark.store.store import Checksums
-from lark.work.machine import Machine
+from lark.work.machine import RESERVED_GIB, Machine
 from lark.work.operation import Step
 from tests.conftest import ALONE, composed
 from tests.planner.steps import steps_of
@@ -110,10 +110,10 @@ def test_a_judge_that_does_not_fit_asks_for_a_smaller_judge() -> None:
 
 def test_a_judge_on_the_cpu_is_one_process_that_holds_all_of_its_weights() -> None:
     """Tensor parallelism divides the weights among GPUs, not among the processes of one memory."""
-    shared = [*LARGE, "engine=vllm", "method.judge.tensor_parallel=2"]
-    assert judged("cpu", *shared).memory_gib == judged("cpu", *LARGE).memory_gib
+    alone, shared = ([*LARGE, "engine=vllm", f"method.judge.tensor_parallel={n}"] for n in (1, 2))
+    assert judged("cpu", *shared).memory_gib == judged("cpu", *alone).memory_gib
     assert judged("cuda", *shared).memory_gib == pytest.approx(
-        (judged("cuda", *LARGE).memory_gib + RESERVED_GIB["cuda"]) / 2  # every GPU has its own reserve
+        (judged("cuda", *alone).memory_gib + RESERVED_GIB["cuda"]) / 2  # every GPU has its own reserve
     )
 
 

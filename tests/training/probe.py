@@ -96,10 +96,11 @@ def crashed_and_resumed(student: Path, selection: Path, folder: Path, *overrides
                 p for end in ("pt", "safetensors") for p in (folder / name).glob(f"checkpoints/*/**/*.{end}")
             ]
             size = sum(path.stat().st_size for path in weights)
+            files = sorted(path.name for path in weights)
             run.trainer.accelerator.wait_for_everyone()
         fresh()
         train(job)
-    return {"resumed_from": resumed_from, "bytes": size}
+    return {"resumed_from": resumed_from, "bytes": size, "files": files}
 
 
 def stopped(student: Path, selection: Path, folder: Path, *overrides: str) -> dict[str, Any]:
@@ -191,6 +192,7 @@ def answer(folder: Path, name: str, case: dict[str, Any], before: dict[str, Tens
     model = run.exporter.student
     return {
         "frozen": [name for name, weight in model.named_parameters() if not weight.requires_grad],
+        "recomputed": [layer.gradient_checkpointing for layer in model.get_decoder().layers],
         "zero": run.trainer.sharding.zero,
         "held": held(run) if "offload" in name else None,
         "micro_steps": len(run.trainer.batches.steps[0].micro[0]),

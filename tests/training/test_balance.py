@@ -120,10 +120,10 @@ def test_only_gpus_that_wait_for_each_other_balance_by_cost() -> None:
     """On CPU, which trajectories share a pack changes the last digits of a training."""
     config = composed("student=qwen7b")
     weights = config.student.path
-    assert planned_crossover(config, weights, "cpu", 8) is None
-    assert planned_crossover(config, weights, "cuda", 1) is None
-    assert planned_crossover(config, weights, "cuda", 8) == pytest.approx(49_000, rel=0.02)
-    assert planned_crossover(config, "someone/of-another-family", "cuda", 8) == UNKNOWN_CROSSOVER
+    assert planned_crossover(config, weights, "cpu", 8, 1.0) is None
+    assert planned_crossover(config, weights, "cuda", 1, 1.0) is None
+    assert planned_crossover(config, weights, "cuda", 8, 1.0) == pytest.approx(49_000, rel=0.02)
+    assert planned_crossover(config, "someone/of-another-family", "cuda", 8, 1.0) == UNKNOWN_CROSSOVER
 
 
 def test_training_on_gpus_uses_the_balanced_plan(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_training_on_gpus_uses_the_balanced_plan(tmp_path: Path) -> None:
     examples = []
     for number, length in enumerate([190, 120, 70, 40, 30, 30, 30, 20, 20, 10, 10, 10]):
         examples.append(Example((f"q{number}", "c"), Encoded([0] * length, 1, False), 1.0))
-    by_tokens = _batches(job, job.config, examples, packed=True).steps
-    by_cost = _batches(gpus, job.config, examples, packed=True).steps
+    by_tokens = _batches(job, job.config, examples, packed=True, recompute=0.0).steps
+    by_cost = _batches(gpus, job.config, examples, packed=True, recompute=0.0).steps
     assert [step.trajectories for step in by_cost] == [step.trajectories for step in by_tokens]
     assert by_cost != by_tokens
 

@@ -15,9 +15,8 @@ from transformers import AutoModelForCausalLM
 from lark.errors import LarkError
 from lark.models.shapes import Shape
 from lark.pipeline.operations import train as operations
-from lark.planner import costs
-from lark.planner.costs import TrainingSetup
 from lark.training.lora import PEFT_PREFIX
+from lark.training.memory import NF4_CONSTANTS, TrainingSetup, state_bytes
 from lark.training.worker import Run, prepare, train
 from lark.work.machine import Machine
 from tests.conftest import composed
@@ -165,14 +164,14 @@ def test_4_bit_weights_take_the_memory_that_is_planned() -> None:
     weight = weight.to("cpu")
     state = weight.quant_state
     held = weight.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes
-    assert held == pytest.approx(512 * 512 * (4 + costs.NF4_CONSTANTS) / 8, rel=1e-3)
+    assert held == pytest.approx(512 * 512 * (4 + NF4_CONSTANTS) / 8, rel=1e-3)
 
 
 def test_4_bit_weights_need_a_quarter_of_the_memory() -> None:
     shape = Shape(28, 3584, 18944, 28, 4, 128, 152064, False, True, False, 32768)  # Qwen-2.5-7B
     setup = TrainingSetup(1, 0, 1024, checkpointing=True, bf16=True, lora=16, half=True, cuda=True)
     full, quantized = (
-        costs.state_bytes(shape, TrainingSetup(**{**vars(setup), "bits": bits})) for bits in (None, 4)
+        state_bytes(shape, TrainingSetup(**{**vars(setup), "bits": bits})) for bits in (None, 4)
     )
     assert full - quantized == pytest.approx(shape.backbone_matrices * (16 - 4 - 0.127) / 8, rel=1e-3)
 

@@ -124,9 +124,17 @@ def test_the_first_error_counts_because_the_other_processes_fail_from_losing_tha
 @pytest.mark.parametrize(
     ("overrides", "advice"),
     [
-        (["student=qwen7b", "hardware=a100x8"], "Use hardware.zero=3, and"),
-        (["student='qwen1.5b'", "hardware=a100x8", "hardware.zero=0"], "Use hardware.zero=2, and"),
-        (["student='qwen1.5b'", "hardware=a100x1"], "Use hardware.offload=optimizer (slower, "),
+        # What is saved must not be filled with activations again.
+        (["student=qwen7b", "hardware=a100x8"], "Use hardware.zero=3 hardware.recomputed_layers=28, and"),
+        (["student='qwen1.5b'", "hardware=a100x8"], "Use hardware.recomputed_layers=28, and"),
+        (
+            ["student='qwen1.5b'", "hardware=a100x8", "hardware.zero=0", "hardware.recomputed_layers=28"],
+            "Use hardware.zero=2, and",
+        ),
+        (
+            ["student='qwen1.5b'", "hardware=a100x1", "hardware.recomputed_layers=28"],
+            "Use hardware.offload=optimizer (slower, ",
+        ),
         (
             ["student=own", "student.path=nowhere/unknown", "student.max_length=1024"],
             "Use a device with more memory.",

@@ -20,9 +20,11 @@ from lark.models.shapes import Shape
 from lark.models.students import check_context
 from lark.pipeline.operations.evaluate import check_benchmarks, fetch_benchmarks
 from lark.planner import costs, remedies
-from lark.planner.costs import GIB, SketchShape, TrainingSetup
-from lark.planner.estimates import LOAD_BYTES, START_SECONDS, Estimate, Planner, precision_bytes
-from lark.work.machine import Machine
+from lark.planner.costs import SketchShape
+from lark.planner.estimates import Estimate, Planner, precision_bytes
+from lark.planner.throughput import LOAD_BYTES, START_SECONDS
+from lark.training.memory import TrainingSetup, activation_bytes
+from lark.work.machine import GIB, Machine
 from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
 
 PRECISION_RATE = {
@@ -189,7 +191,7 @@ def _longest(planner: Planner) -> int:
 def _activations(planner: Planner, tokens: int) -> float:
     bf16 = planner.config.analysis.dtype == "bfloat16"
     setup = TrainingSetup(1, 0, tokens, bool(_recomputes(planner)), bf16)
-    return costs.activation_bytes(planner.shape, setup)
+    return activation_bytes(planner.shape, setup)
 
 
 def _gradients_remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:

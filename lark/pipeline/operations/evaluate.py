@@ -12,13 +12,15 @@ from lark.errors import LarkError
 from lark.evaluation import benchmarks, grade
 from lark.generation.engine import check_engine
 from lark.planner import costs, remedies
-from lark.planner.costs import GIB
+from lark.planner.decoding import Decoder
 from lark.planner.estimates import Estimate, Planner, precision_bytes
-from lark.work.machine import Machine, pinned
+from lark.work.machine import GIB, Machine, pinned
 from lark.work.operation import Operation, Settings, Step
 
 ANSWER_TOKENS = 8000
 """Assumed length of an answer if the limit is higher: long reasoning, as in the paper."""
+PROMPT_TOKENS = 150
+"""Assumed length of a problem with its template."""
 PAPER_BENCHMARK_MINUTES = 15
 """Per student and benchmark, on 8 A100 (App. C.3)."""
 
@@ -58,17 +60,17 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     length = min(decoding.max_new_tokens, config.student.max_length, ANSWER_TOKENS)
     tokens = answers * length
     element = precision_bytes(config.student.dtype)
-    weights = planner.shape.parameters * element / engine.tensor_parallel
-    kv = costs.kv_bytes_per_token(planner.shape, element) / engine.tensor_parallel
-    # The cache must have room for at least one sequence of full length.
-    memory = (weights + kv * config.student.max_length) / GIB
+    gpus = engine.tensor_parallel
+    decoder = Decoder(engine, gpus, planner.shape, element, planner.hardware, config.student.max_length)
     flops = costs.forward_flops(planner.shape, np.array([1.0]), np.array([1.0])).forward * tokens
-    seconds = planner.generation_seconds(engine, planner.shape, tokens, weights, kv, length, flops)
+    seconds = decoder.seconds(answers, PROMPT_TOKENS, length, flops)
     paper = ""
     if planner.is_papers and step.model == "trained":
         paper = f"~{PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)} min"
-    work = f"{step.model}: {answers:,} answers, up to {tokens:,} tokens"
-    made = planner.made(step, work, flops, seconds, memory, weights / GIB, paper)
+    together = decoder.together(answers, PROMPT_TOKENS, length)
+    work = f"{step.model}: {answers:,} answers, {together:,.0f} at once per engine, up to {tokens:,} tokens"
+    memory = decoder.needed_bytes / GIB
+    made = planner.made(step, work, flops, seconds, memory, decoder.weights / GIB, paper)
     return replace(made, shards=problems * len(decoding.seeds))
 
 

@@ -22,6 +22,7 @@ from lark.scoring import judge, merging, sources
 from lark.scoring.correctness import write_correctness
 from lark.scoring.influence import validation_file, validation_set
 from lark.scoring.methods import METHODS
+from lark.scoring.pass_sizes import BATCH_TOKENS
 from lark.scoring.take_over import take_over
 from lark.scoring.text import write_indicators
 from lark.store.store import Artifact
@@ -51,7 +52,7 @@ def _smaller_batches(name: str, config: Config, machine: Machine, longest: int) 
     batches, shorter trajectories, half the precision.
     """
     key = f"hardware.{name}"
-    tokens = getattr(config.hardware, name)
+    tokens = getattr(config.hardware, name) or BATCH_TOKENS[0]
     smaller: list[Settings] = [{key: longest}] if tokens > longest else []
     yield from smaller
     shorter = remedies.shorter(min(longest, config.student.max_length), key, tokens)

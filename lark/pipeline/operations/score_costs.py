@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from lark.generation.engine import shared_gpus
+from lark.models.pass_memory import forward_bytes, score_bytes
 from lark.models.shapes import shape_of
 from lark.planner import costs
-from lark.planner.costs import GIB, Flops
-from lark.planner.estimates import START_SECONDS, Estimate, Planner, precision_bytes
+from lark.planner.costs import Flops
+from lark.planner.decoding import Decoder
+from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.planner.lengths import CHARACTERS
+from lark.planner.throughput import START_SECONDS
 from lark.pool import trajectories as pools
 from lark.scoring import shards
-from lark.scoring.pass_sizes import CPU_TOKENS
+from lark.scoring.pass_sizes import CPU_TOKENS, batch_tokens
 from lark.scoring.sources import FEATURES_TABLE, TOKENS
+from lark.training.memory import TrainingSetup, activation_bytes
+from lark.work.machine import GIB
 from lark.work.operation import Step
 
 TOKENISED_PER_SECOND = 1_000_000
@@ -89,7 +94,7 @@ def gram_cost(planner: Planner, step: Step) -> Estimate:
     sketch = _sketch(planner, planner.config.sketch.gram)
     flops = costs.gram_flops(planner.shape, lengths.total, lengths.response, sketch)
     estimate = _pass_cost(planner, step, Flops(flops, 0.0), shards.cost(lengths.total))
-    tokens = max(planner.config.hardware.score_tokens, int(lengths.total.max()))
+    tokens = max(_batch_tokens(planner), int(lengths.total.max()))
     sketched = _sketched_bytes(planner, sketch, tokens)
     return replace(estimate, memory_gib=estimate.memory_gib + sketched / GIB)
 
@@ -105,11 +110,11 @@ def exact_cost(planner: Planner, step: Step) -> Estimate:
     weights = shape.parameters * precision_bytes(config.student.dtype)
     tokens = max(config.hardware.train_tokens, int(lengths.total.max()))
     # Adapters of rank 1 in place of none: the head has no gradient then.
-    setup = costs.TrainingSetup(1, 0, tokens, cuda, bf16=is_half, lora=1, cuda=cuda)
+    setup = TrainingSetup(1, 0, tokens, cuda, bf16=is_half, lora=1, cuda=cuda)
     # On CPU in float32, the forward and the backward pass each have their own copy (cpu_linear.py).
     copies = 1 if cuda or is_half else 2
     sketched = _sketched_bytes(planner, sketch, tokens)
-    memory = (copies * weights + costs.activation_bytes(shape, setup) + sketched) / GIB
+    memory = (copies * weights + activation_bytes(shape, setup) + sketched) / GIB
     seconds = planner.seconds("training", flops, weights)
     work = f"{lengths.described}, {lengths.tokens:,.0f} tokens, forward and backward"
     estimate = planner.made(step, work, flops, seconds, memory, weights / GIB)
@@ -165,16 +170,22 @@ def judge_cost(planner: Planner, step: Step) -> Estimate | None:
     prompts = np.minimum(lengths.total + JUDGE_PROMPT_TOKENS, judge.max_length)
     flops = costs.forward_flops(shape, prompts, np.ones_like(prompts)).forward * lengths.repeat
     element = precision_bytes(judge.dtype)
-    weights = shape.parameters * element / gpus
-    kv = costs.kv_bytes_per_token(shape, element) / gpus
-    engine = replace(planner.config.engine, tensor_parallel=gpus)
-    written = lengths.trajectories * min(JUDGE_ANSWER_TOKENS, judge.max_new_tokens)
-    answering = planner.generation_seconds(engine, shape, written, weights, kv, int(prompts.mean()), 0.0)
-    memory = (weights + kv * judge.max_length) / GIB
+    decoder = Decoder(planner.config.engine, gpus, shape, element, planner.hardware, judge.max_length)
+    answer = min(JUDGE_ANSWER_TOKENS, judge.max_new_tokens)
+    answering = decoder.seconds(lengths.trajectories, float(prompts.mean()), answer, 0.0)
     seconds = flops / planner.hardware.rate("forward", shape) + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
-    estimate = planner.made(step, work, flops, seconds, memory, weights / GIB)
+    memory = decoder.needed_bytes / GIB
+    estimate = planner.made(step, work, flops, seconds, memory, decoder.weights / GIB)
     return replace(estimate, shards=lengths.trajectories)
+
+
+def _batch_tokens(planner: Planner) -> int:
+    """Tokens of a scoring batch."""
+    config = planner.config
+    is_gpu = planner.hardware.machine.device == "cuda"
+    memory = planner.hardware.memory_gib if is_gpu else 0.0
+    return batch_tokens(config.hardware, config.student, planner.shape, memory)
 
 
 def _pass_tokens(planner: Planner) -> int | None:
@@ -198,12 +209,12 @@ def _pass_cost(
     flops = operations.forward * lengths.repeat
     element = precision_bytes(planner.config.student.dtype)
     weights = shape.parameters * element
-    batch = planner.config.hardware.score_tokens
+    batch = _batch_tokens(planner)
     longest = int(lengths.total.max())
     # The hidden states of a batch that is run in several passes are kept, and then joined.
     hidden = 0.0 if tokens is None else 2.0 * max(batch, longest) * shape.hidden * element
-    scores = costs.score_bytes(shape, planner.config.student.attention, longest)
-    one_pass = costs.forward_bytes(shape, max(tokens or batch, longest), element, scores)
+    scores = score_bytes(shape, planner.config.student.attention, longest)
+    one_pass = forward_bytes(shape, max(tokens or batch, longest), element, scores)
     memory = (weights + hidden + one_pass) / GIB
     work = f"{lengths.described}, {lengths.tokens:,.0f} tokens"
     seconds = planner.seconds("forward", flops, weights)

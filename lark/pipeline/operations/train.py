@@ -11,14 +11,14 @@ from lark.models.shapes import config_of, is_mixture, shape_of
 from lark.names import is_demo
 from lark.output.cards import model_card
 from lark.planner import costs, remedies
-from lark.planner.costs import GIB, TrainingSetup
 from lark.planner.estimates import Estimate, Planner, precision_bytes
 from lark.planner.host_memory import offloaded_bytes
 from lark.training import checks
 from lark.training.checkpoints import CURVE
+from lark.training.memory import activation_bytes, state_bytes, training_setup
 from lark.training.training_set import read_rows, read_token_weights
-from lark.training.zero import half_weights, zero_stage
-from lark.work.machine import Machine, memory_gib
+from lark.training.zero import zero_stage
+from lark.work.machine import GIB, Machine, memory_gib
 from lark.work.operation import EXPANDABLE, Operation, Settings, Step
 
 log = logging.getLogger(__name__)
@@ -91,15 +91,18 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     training = config.training
     shape = planner.shape
     lengths = planner.lengths
-    setup = training_setup(config, planner.hardware.machine, int(lengths.total.max()))
-    setup = replace(setup, scores=costs.score_bytes(shape, config.student.attention, setup.tokens))
+    hardware = planner.hardware
+    setup = training_setup(config, shape, hardware.machine, int(lengths.total.max()), hardware.memory_gib)
     forward = costs.forward_flops(shape, lengths.total, lengths.response)
     share = planner.selected / len(lengths.total)
-    flops = forward.training(training.gradient_checkpointing, bool(setup.lora)) * share * training.epochs
+    recomputed = setup.recomputed(shape)
+    flops = forward.training(recomputed / shape.layers, bool(setup.lora)) * share * training.epochs
     seconds = planner.seconds("training", flops, 4.0 * shape.parameters)
-    state = costs.state_bytes(shape, setup) / GIB
-    memory = state + costs.activation_bytes(shape, setup) / GIB
+    state = state_bytes(shape, setup) / GIB
+    memory = state + activation_bytes(shape, setup) / GIB
     work = f"{planner.selected:,} trajectories x {training.epochs} epochs"
+    if 0 < recomputed < shape.layers:
+        work += f", {recomputed} of {shape.layers} layers recomputed"
     estimate = planner.made(step, work, flops, seconds, memory, state, _paper_hours(planner))
     steps = training.epochs * ceil(planner.selected / training.global_batch)
     snapshots = min(training.snapshots + training.early_snapshots, steps + 1)
@@ -113,29 +116,6 @@ def _paper_hours(planner: Planner) -> str:
         return ""
     low, high = (f"{hours * planner.selected / 5000:g}" for hours in PAPER_TRAIN_HOURS)
     return f"{low}-{high} h"
-
-
-def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSetup:
-    """Settings that determine the memory of training on one device."""
-    training = config.training
-    hardware = config.hardware
-    parts = hardware.sequence_parallel
-    zero = zero_stage(config, machine.device, machine.world)
-    # A pack holds no more than the trajectories of a step that fall to its process.
-    trajectories = ceil(training.global_batch * parts / machine.world)
-    capacity = max(hardware.train_tokens, config.student.max_length)
-    return TrainingSetup(
-        machine.world,
-        zero,
-        ceil(min(capacity, trajectories * longest) / parts),
-        training.gradient_checkpointing,
-        training.bf16,
-        training.lora.rank,
-        half_weights(config, zero),
-        machine.device == "cuda",
-        hardware.offload != "none",
-        training.lora.bits,
-    )
 
 
 def _remedies(config: Config, machine: Machine, longest: int) -> Iterator[Settings]:
@@ -216,10 +196,13 @@ def _sharded(config: Config, machine: Machine) -> list[Settings]:
 
 
 def _recomputed(config: Config) -> list[Settings]:
-    """Recompute activations in the backward pass."""
-    if config.training.gradient_checkpointing:
+    """Recompute activations in the backward pass: of all layers, if their number is not chosen by memory."""
+    shape = shape_of(config.student)
+    if not config.training.gradient_checkpointing:
+        return [{}, {"training.gradient_checkpointing": True}]
+    if shape is None or config.hardware.recomputed_layers == shape.layers:
         return [{}]
-    return [{}, {"training.gradient_checkpointing": True}]
+    return [{}, {"hardware.recomputed_layers": shape.layers}]
 
 
 def _all_gpus(config: Config) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from lark.planner.costs import GIB
+from lark.work.machine import GIB
 
 STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
