@@ -22,7 +22,8 @@ from lark.cluster.nodes import Cluster, Node, address_of, machine_of, reach
 from lark.errors import LarkError
 from lark.printing import counted
 from lark.store.locks import holder, locked
-from lark.work.machine import Machine, gpu_ids, resolve, usable_cores
+from lark.processors import gpu_ids
+from lark.work.machine import Machine, resolve, usable_cores
 
 log = logging.getLogger("experiments")
 

@@ -89,8 +89,10 @@ class Training:
     the outcome.
     """
     seed: int = 42
-    bf16: bool = True
-    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
+    bf16: bool | None = True
+    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction. null: if the student's
+    precision is bfloat16; part of the fingerprint exactly as the value that it stands for.
+    """
     liger: bool = True
     """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
     lora: Lora = field(default_factory=Lora)

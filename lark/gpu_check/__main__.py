@@ -20,7 +20,7 @@ from lark.gpu_check.versions import versions
 from lark.printing import log_to
 from lark.store.disk import disk_errors
 from lark.work.entry import run_main
-from lark.work.machine import visible_gpus
+from lark.processors import visible_gpus
 
 log = logging.getLogger("lark.gpu_check")
 

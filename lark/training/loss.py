@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.models.cpu_linear import add_product, product, uses_onednn
 from lark.models.head import PLAIN, LogitRule, mixes
 
 ENTROPY_TOKENS = 20
@@ -239,6 +240,8 @@ def _factor(x: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
+    if uses_onednn(b):
+        return product(a, b)
     return torch.mm(a, b, out_dtype=torch.float32) if mixes(a) else torch.mm(a, b)
 
 
@@ -246,5 +249,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a @ b, without the product as a temporary: for the head that is another [V, d]."""
     if mixes(a):
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    elif uses_onednn(total):
+        add_product(total, a, b)
     else:
         total.addmm_(a, b)
