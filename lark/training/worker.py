@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from lark.config import Config, Student
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
 from lark.models.chat import ChatFormat
+from lark.models.cpu_linear import train_through_onednn
 from lark.models.head import LogitRule, logit_rule
 from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model, text_part
@@ -188,6 +189,8 @@ def _model(job: Job, student: Student, device: str, zero: int) -> PreTrainedMode
         apply_liger(model, device)
     separate_segments(model)
     _freeze_unreached(model)
+    if device == "cpu" and not zero:  # ZeRO-3 gathers weights around PyTorch's own products
+        train_through_onednn(text_part(model))
     return model
 
 
