@@ -152,16 +152,16 @@ def train_through_onednn(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def pack_linears(model: nn.Module, gradients: bool = False) -> int:
-    """Replace the linear layers in `model` and return their number: 0 where oneDNN cannot be used.
-    `gradients`: layers propagate gradients to their inputs.
+def pack_linears(model: nn.Module, gradients: bool = False, smallest: int = 0) -> int:
+    """Replace the linear layers in `model` with at least `smallest` weights, and return their number: 0
+    where oneDNN cannot be used. `gradients`: layers propagate gradients to their inputs.
     """
     if not _has_operators():
         return 0
     packed = 0
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if _can_be_packed(layer):
+            if _can_be_packed(layer) and layer.weight.numel() >= smallest:
                 setattr(parent, name, PackedLinear(layer, gradients))
                 packed += 1
     return packed
