@@ -24,7 +24,6 @@ Workers run with the environment of lark/work/process.py, and so does this progr
 import argparse
 import contextlib
 import importlib.util
-import json
 import logging
 import os
 import sys
@@ -34,34 +33,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
 from scipy.stats import spearmanr
 
 from experiments.bench._measuring import in_turns, ratios, timed, with_threads
 from experiments.bench._mixed_pool import LONGEST, Pool, all_of, length, pool_at
 from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
+from experiments.bench._training_steps import BATCH, Place, our_step, trl_step
 from experiments.bench.mixed_lengths import POOL, opened_engine, packed, student_folder, with_vllm
-from lark import config as conf
 from lark.config import EngineSettings, Student
-from lark.config.cli import CONF
 from lark.generation.engine import Request, Sampling, answers
 from lark.generation.hf import HFEngine
-from lark.models.chat import Encoded
 from lark.models.load import load_chat
 from lark.printing import log_to
 from lark.processors import cpu_multiplies_bfloat16
 from lark.scoring.forward import LoadedStudent, response_statistics
 from lark.scoring.learnability import learnability_score
-from lark.selection.write import TRAINING_SET
-from lark.training.worker import prepare
 from lark.work.entry import run_main
 from lark.work.machine import Machine
-from lark.work.operation import Job
 from lark.work.process import environment
 
 log = logging.getLogger("bench.precision")
@@ -79,7 +71,6 @@ GOALS = {
 """How many times as fast as these ways bfloat16 should be."""
 SPEARMAN, RECALL = 0.99, 0.95
 TOP = 3
-BATCH = 8
 NEW_TOKENS = 48
 Work = Callable[[], object]
 
@@ -110,9 +101,11 @@ COLUMNS = {
 @contextlib.contextmanager
 def plain_products() -> Iterator[None]:
     """Nothing is large enough for oneDNN or for a fused AdamW."""
-    with patch("lark.models.cpu_linear.LARGE", sys.maxsize), patch("lark.generation.hf.LARGE", sys.maxsize):
-        with patch("lark.training.trainer.FUSED_FROM", sys.maxsize):
-            yield
+    limits = ("lark.models.cpu_linear.LARGE", "lark.generation.hf.LARGE", "lark.training.trainer.FUSED_FROM")
+    with contextlib.ExitStack() as stack:
+        for limit in limits:
+            stack.enter_context(patch(limit, sys.maxsize))
+        yield
 
 
 def in_plain(work: Work) -> object:
@@ -206,73 +199,15 @@ def training(bench: Bench) -> list[PrecisionResult]:
     """One optimisation step, beside TRL's."""
     trajectories = all_of(bench.pool)[:: len(bench.pool)][:BATCH]
     with tempfile.TemporaryDirectory() as scratch:
-        ours = partial(our_step, bench, trajectories, Path(scratch))
+        place = Place(bench.folder, bench.threads, Path(scratch))
+        ours = partial(our_step, place, trajectories)
         with plain_products():
             plain = partial(in_plain, ours(FLOAT))
         ways = {FLOAT: ours(FLOAT), HALF: ours(HALF), PLAIN: plain}
         if importlib.util.find_spec("trl") is not None:
-            ways[TRL_FLOAT] = trl_step(bench, trajectories, Path(scratch), FLOAT)
-            ways[TRL_HALF] = trl_step(bench, trajectories, Path(scratch), HALF)
+            ways[TRL_FLOAT] = trl_step(place, trajectories, FLOAT)
+            ways[TRL_HALF] = trl_step(place, trajectories, HALF)
         return bench.measured("training", ways, sum(map(length, trajectories)))
-
-
-def our_step(bench: Bench, trajectories: Sequence[Encoded], scratch: Path, dtype: str) -> Work:
-    """A training step as `run.py` takes it."""
-    chat = load_chat(bench.folder, bench.student(FLOAT))
-    rows = []
-    for number, encoded in enumerate(trajectories):
-        messages = []
-        for role, ids in (("user", encoded.ids[: encoded.prompt_length]), ("assistant", encoded.response)):
-            messages.append({"role": role, "content": chat.tokenizer.decode(ids, skip_special_tokens=True)})
-        name = {"question_id": str(number), "candidate_id": "0"}
-        rows.append(json.dumps({"messages": messages, "weight": 1.0, **name}))
-    (scratch / TRAINING_SET).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    conf.register()
-    settings = ["student=smollm2", f"student.path='{bench.folder}'", f"student.dtype={dtype}"]
-    recipe = ["training.epochs=1", "training.warmup=0", f"training.global_batch={BATCH}"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = conf.load(compose("config", overrides=[*settings, *recipe]))
-    machine = Machine("cpu", 1, 1, bench.threads)
-    job = Job("train", scratch, {}, {"selection": scratch}, bench.folder, config, machine)
-    trainer = prepare(job).trainer
-    return partial(take_step, trainer, ready(trainer), trainer.batches[0])
-
-
-def trl_step(bench: Bench, trajectories: Sequence[Encoded], scratch: Path, dtype: str) -> Work:
-    """A step of TRL's SFTTrainer: the same tokens in a padded batch, the loss on the same responses."""
-    from datasets import Dataset  # noqa: PLC0415  # only for this comparison, and slow to import
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415
-    from trl import SFTConfig, SFTTrainer  # noqa: PLC0415
-
-    rows = []
-    for encoded in trajectories:
-        mask = [0] * encoded.prompt_length + [1] * (len(encoded.ids) - encoded.prompt_length)
-        rows.append({"input_ids": list(encoded.ids), "completion_mask": mask})
-    arguments = SFTConfig(
-        output_dir=str(scratch), per_device_train_batch_size=BATCH, max_length=LONGEST + 1,
-        gradient_checkpointing=False, bf16=dtype == HALF, use_cpu=True, report_to=[], disable_tqdm=True,
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_pretrained(bench.folder, dtype=torch.float32)
-    tokenizer = load_chat(bench.folder, bench.student(FLOAT)).tokenizer
-    trainer = SFTTrainer(model, arguments, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
-    batch = next(iter(trainer.get_train_dataloader()))
-    return partial(take_step, trainer, ready(trainer), batch)
-
-
-def ready(trainer: Any) -> Any:
-    """The model of a Trainer, in its precision, with an optimizer."""
-    trainer.create_optimizer()
-    trainer.current_gradient_accumulation_steps = 1  # `train` would set it
-    model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
-    return model
-
-
-def take_step(trainer: Any, model: Any, batch: Any) -> None:
-    """What a Trainer does in one step."""
-    trainer.training_step(model, batch)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    trainer.optimizer.step()
-    trainer.optimizer.zero_grad()
 
 
 def generation(bench: Bench) -> list[PrecisionResult]:

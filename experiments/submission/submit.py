@@ -21,8 +21,8 @@ from experiments.submission.step_job import python_path
 from lark.cluster.nodes import Cluster, Node, address_of, machine_of, reach
 from lark.errors import LarkError
 from lark.printing import counted
-from lark.store.locks import holder, locked
 from lark.processors import gpu_ids
+from lark.store.locks import holder, locked
 from lark.work.machine import Machine, resolve, usable_cores
 
 log = logging.getLogger("experiments")

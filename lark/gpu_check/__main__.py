@@ -18,9 +18,9 @@ from lark.gpu_check.check import CHECKS, Check
 from lark.gpu_check.runner import run_checks, table, verdict
 from lark.gpu_check.versions import versions
 from lark.printing import log_to
+from lark.processors import visible_gpus
 from lark.store.disk import disk_errors
 from lark.work.entry import run_main
-from lark.processors import visible_gpus
 
 log = logging.getLogger("lark.gpu_check")
 

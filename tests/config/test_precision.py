@@ -1,4 +1,4 @@
-"""`auto` stands for the precision that this machine computes fast, and is part of fingerprints as that one."""
+"""`auto` is the precision that this machine computes fast, and has the fingerprints of that precision."""
 
 from pathlib import Path
 

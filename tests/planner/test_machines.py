@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lark import processors
 from lark.pipeline.operations import train as operations
 from lark.planner import throughput
 from lark.planner.estimates import Estimate, estimate
