@@ -142,12 +142,12 @@ def train_through_onednn(model: nn.Module) -> int:
     """Let the large layers in `model` multiply by oneDNN and return their number: 0 where it cannot
     be used. They stay what they are: parameters, state and gradients are those of `nn.Linear`.
     """
-    layers: list[nn.Module] = []
+    layers = []
     for layer in model.modules():
         if _can_be_packed(layer) and uses_onednn(layer.weight):
             layers.append(layer)
     for layer in layers:
-        layer.forward = _TrainedForward(layer)
+        layer.forward = _TrainedForward(layer)  # type: ignore[assignment]
     return len(layers)
 
 
