@@ -42,7 +42,9 @@ def our_step(place: Place, trajectories: Sequence[Encoded], dtype: str) -> Work:
     for number, encoded in enumerate(trajectories):
         messages = []
         for role, ids in (("user", encoded.ids[: encoded.prompt_length]), ("assistant", encoded.response)):
-            messages.append({"role": role, "content": chat.tokenizer.decode(ids, skip_special_tokens=True)})
+            messages.append(
+                {"role": role, "content": chat.tokenizer.decode(list(ids), skip_special_tokens=True)}
+            )
         name = {"question_id": str(number), "candidate_id": "0"}
         rows.append(json.dumps({"messages": messages, "weight": 1.0, **name}))
     (place.scratch / TRAINING_SET).write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -168,7 +168,7 @@ def agreement(bench: Bench) -> list[PrecisionResult]:
         correlations.append(float(spearmanr(exact, rounded).statistic))
         both = set(np.argsort(-exact)[:TOP]) & set(np.argsort(-rounded)[:TOP])
         recalls.append(len(both) / TOP)
-    reached = verdict(np.mean(correlations) >= SPEARMAN and np.mean(recalls) >= RECALL)
+    reached = verdict(bool(np.mean(correlations) >= SPEARMAN and np.mean(recalls) >= RECALL))
     log.info(
         "agreement on %d questions, %d candidates: Spearman %.4f (lowest %.4f), Recall@%d %.3f: %s",
         len(questions), len(labels), np.mean(correlations), min(correlations), TOP, np.mean(recalls), reached,
@@ -203,7 +203,7 @@ def training(bench: Bench) -> list[PrecisionResult]:
         ours = partial(our_step, place, trajectories)
         with plain_products():
             plain = partial(in_plain, ours(FLOAT))
-        ways = {FLOAT: ours(FLOAT), HALF: ours(HALF), PLAIN: plain}
+        ways: dict[str, Work] = {FLOAT: ours(FLOAT), HALF: ours(HALF), PLAIN: plain}
         if importlib.util.find_spec("trl") is not None:
             ways[TRL_FLOAT] = trl_step(place, trajectories, FLOAT)
             ways[TRL_HALF] = trl_step(place, trajectories, HALF)

@@ -118,6 +118,11 @@ class Training:
     token counts 1.
     """
 
+    @property
+    def mixed(self) -> bool:
+        """Whether precision is mixed. Loading the settings has replaced null (config/schema.py)."""
+        return bool(self.bf16)
+
     def __post_init__(self) -> None:
         section = Section("training", self)
         section.one_of("objective", OBJECTIVES)

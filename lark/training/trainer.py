@@ -268,7 +268,7 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         adam_epsilon=training.epsilon,
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
-        bf16=training.bf16,
+        bf16=training.mixed,
         gradient_checkpointing=training.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         deepspeed=deepspeed_config(config, zero, device) if zero else None,

@@ -208,7 +208,7 @@ def _freeze_unreached(model: PreTrainedModel) -> None:
 def _traits(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
     """How a model computes logits, and whether trajectories can be packed; found by running it."""
     separate_segments(model)
-    return logit_rule(model), config.training.packing and supports_packing(model, config.training.bf16)
+    return logit_rule(model), config.training.packing and supports_packing(model, config.training.mixed)
 
 
 def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
@@ -233,7 +233,7 @@ def _student(config: Config, device: str) -> Student:
     student = config.student
     if student.attention != "auto":
         return student
-    return replace(student, attention=automatic(device, config.training.bf16))
+    return replace(student, attention=automatic(device, config.training.mixed))
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:

@@ -110,7 +110,8 @@ def test_a_build_without_the_operators_keeps_its_layers(monkeypatch: pytest.Monk
 @torch.no_grad()
 @pytest.mark.parametrize("tokens", [1, 7, 300])
 def test_bfloat16_layers_round_as_pytorchs_do(tokens: int) -> None:
-    model = student().to(torch.bfloat16)
+    model = student()
+    nn.Module.to(model, torch.bfloat16)
     ids = torch.randint(97, (2, tokens))
     expected = model.model(input_ids=ids, use_cache=False).last_hidden_state
     assert pack_linears(model.model) == 14

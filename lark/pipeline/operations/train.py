@@ -129,7 +129,7 @@ def training_setup(config: Config, machine: Machine, longest: int) -> TrainingSe
         zero,
         ceil(min(capacity, trajectories * longest) / parts),
         training.gradient_checkpointing,
-        training.bf16,
+        training.mixed,
         training.lora.rank,
         half_weights(config, zero),
         machine.device == "cuda",
