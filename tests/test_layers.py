@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT
 
 LAYERS = [
-    ["errors", "names", "limits", "secrets", "printing"],
+    ["errors", "names", "limits", "secrets", "printing", "processors"],
     ["reading"],
     ["config"],
     ["store"],

@@ -16,8 +16,9 @@ from experiments.submission.resources import Shares
 from experiments.submission.slurm_jobs import active_jobs, submit_jobs
 from lark.cluster.nodes import Cluster, Node, address_of, machine_of, reach
 from lark.printing import counted, some
+from lark.processors import gpu_ids
 from lark.store.locks import locked
-from lark.work.machine import Machine, gpu_ids, resolve, usable_cores
+from lark.work.machine import Machine, resolve, usable_cores
 
 log = logging.getLogger("experiments")
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from lark.cluster.nodes import LOOPBACK, STORE_BYTES, alive, settings
 from lark.errors import first_line
-from lark.work.machine import usable_cores, visible_gpus
+from lark.processors import visible_gpus
+from lark.work.machine import usable_cores
 from lark.work.process import die_with_parent
 
 LONGEST_SOCKET = "r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"

@@ -24,8 +24,9 @@ from lark.cluster.checks import AUTH_TOKEN, require_ray
 from lark.cluster.nodes import AUTH_MODE, STORE_BYTES, Cluster, settings, wait_for
 from lark.cluster.session import make_folder, ray_root, remove_folder
 from lark.errors import LarkError
+from lark.processors import visible_gpus
 from lark.reading.untrusted import readable_object
-from lark.work.machine import job_nodes, usable_cores, visible_gpus
+from lark.work.machine import job_nodes, usable_cores
 from lark.work.process import ROOT, die_with_parent, python_path
 
 log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from lark.config.evaluation import Benchmark, EngineSettings
 from lark.config.hardware import Experiment, Hardware, Planning, Tracking
 from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
+from lark.config.precision import resolved
 from lark.config.student import Student
 from lark.config.training import Training
 from lark.errors import LarkError
@@ -167,11 +168,20 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     values = OmegaConf.to_container(composed)
     _refuse_unknown_keys(values, config)
     config.benchmark.leave_out()
+    _resolve_precision(config)
     check_values(config)
     for key, secret in settings_with_secrets(values):
         _redact_files(run_folder)
         raise LarkError(secret_refused(key, secret))
     return config
+
+
+def _resolve_precision(config: Config) -> None:
+    """Replace every `auto` precision by the one that it stands for on this machine."""
+    for model in (config.student, config.method.judge):
+        model.dtype = resolved(model.dtype, config.hardware.device)
+    if config.training.bf16 is None:
+        config.training.bf16 = config.student.dtype == "bfloat16"
 
 
 def _plain_objects(composed: DictConfig) -> Config:

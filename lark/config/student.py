@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from omegaconf import MISSING
 
 from lark.config.checks import Section, require
+from lark.config.precision import AUTO, PRECISIONS
 from lark.names import is_demo
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
@@ -63,8 +64,9 @@ class Student:
     template_options: dict[str, Any] = field(default_factory=dict)
     """Variables for the chat template, e.g. {enable_thinking: true} or {reasoning_effort: high}."""
     dtype: str = "bfloat16"
-    """Precision of the weights in the scoring and training forward passes. The head is always computed in
-    float32.
+    """Precision of the weights in the forward passes of scoring, training and generation. The head is always
+    computed in float32. auto: bfloat16 on GPUs and on CPUs with instructions for it (AVX-512 BF16, AMX), else
+    float32. Part of the fingerprint exactly as the precision that it stands for.
     """
     attention: str = "auto"
     """auto: varlen on a GPU in half precision, else sdpa. Changes speed, never the outcome.
@@ -84,7 +86,7 @@ class Student:
         section.plain_name()
         section.require("max_length", self.max_length >= 2, "must be at least 2 (prompt and response)")
         section.one_of("thinking", ("template", "text", "drop"))
-        section.one_of("dtype", ("float32", "bfloat16", "float16"))
+        section.one_of("dtype", (AUTO, *PRECISIONS))
         for name, value in self.template_options.items():
             key = f"{self.setting}.template_options.{name}"
             require(name not in RESERVED, key, value, "is not a variable of chat templates; LARK sets it")

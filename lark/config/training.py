@@ -89,8 +89,10 @@ class Training:
     its memory needs (hardware.recomputed_layers). Changes memory and speed, never the outcome.
     """
     seed: int = 42
-    bf16: bool = True
-    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction."""
+    bf16: bool | None = True
+    """Mixed precision: bf16 forward and backward, fp32 master weights and reduction. null: if the student's
+    precision is bfloat16; part of the fingerprint exactly as the value that it stands for.
+    """
     liger: bool = True
     """Liger's fused RoPE, RMSNorm and SwiGLU on GPUs (paper, App. C.3). Changes speed, never the outcome."""
     lora: Lora = field(default_factory=Lora)
@@ -121,6 +123,11 @@ class Training:
     """
     answer_weight: float = 1.0
     """Factor of all other tokens of the assistant's turns."""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether precision is mixed. Loading the settings has replaced null (config/schema.py)."""
+        return bool(self.bf16)
 
     def __post_init__(self) -> None:
         section = Section("training", self)

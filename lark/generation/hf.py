@@ -21,6 +21,7 @@ from lark.generation.engine import Generation, Request, Sampling, decode, docume
 from lark.generation.hf_attention import blocks_of, read_in_blocks
 from lark.generation.hf_cache import join, new_cache, right_aligned
 from lark.generation.hf_sampling import next_token
+from lark.models.cpu_linear import LARGE, pack_linears
 from lark.models.load import load_model
 from lark.work.devices import use_device
 
@@ -109,6 +110,8 @@ class HFEngine:
     ) -> None:
         use_device(device)
         self.model = load_model(model, student, device)
+        if device == "cpu":
+            pack_linears(self.model, smallest=LARGE)
         self.reads_blocks = read_in_blocks(self.model)
         self.tokenizer = tokenizer
         self.batch = engine.batch

@@ -20,9 +20,9 @@ from lark.gpu_check.measurements import core_rate, record, write
 from lark.gpu_check.runner import run_checks, table, verdict
 from lark.gpu_check.versions import versions
 from lark.printing import log_to
+from lark.processors import visible_gpus
 from lark.store.disk import disk_errors
 from lark.work.entry import run_main
-from lark.work.machine import visible_gpus
 
 log = logging.getLogger("lark.gpu_check")
 

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from lark.processors import visible_gpus
 from lark.work.launch import ROOT
-from lark.work.machine import driver_version, query_gpus, usable_cores, visible_gpus
+from lark.work.machine import driver_version, query_gpus, usable_cores
 
 PACKAGES = (
     "torch", "triton", "transformers", "accelerate", "deepspeed", "liger-kernel",

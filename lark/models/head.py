@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lark.errors import LarkError
 from lark.models.attention import half_only
 from lark.models.chat import Encoded
+from lark.models.cpu_linear import product, uses_onednn
 
 PROBE_TOKENS = 8
 """Length of the sequence on which `logit_rule` compares a rule with the model."""
@@ -130,6 +131,10 @@ class Head:
     bias: Tensor | None = None
     """b, [V]."""
     rule: LogitRule = field(default=PLAIN)
+    onednn: bool = False
+    """Whether all products are by oneDNN, also those with a part of the vocabulary: a logit must be rounded
+    in the same way in all of them.
+    """
 
     @property
     def vocabulary(self) -> int:
@@ -140,7 +145,7 @@ class Head:
     def of(cls, model: PreTrainedModel) -> "Head":
         """The head of a Hugging Face causal LM. It gives the model's own logits."""
         weight, bias = _plain_head(model)
-        return cls(weight, bias, logit_rule(model))
+        return cls(weight, bias, logit_rule(model), uses_onednn(weight))
 
     def rows(self, tokens: slice | Tensor) -> "Head":
         """The head for a part of the vocabulary. Its weight is ready for `logits`: converted once, not at
@@ -162,6 +167,9 @@ class Head:
         """
         if mixes(self.weight) and hidden.dtype == self.weight.dtype:
             z = torch.mm(hidden, self.weight.T, out_dtype=torch.float32, out=out)
+        elif self.onednn:
+            z = product(hidden.float(), self.weight.float().T)
+            z = z if out is None else out.copy_(z)
         else:
             z = torch.mm(hidden.float(), self.weight.float().T, out=out)
         if self.bias is not None:

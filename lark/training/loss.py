@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from lark.errors import LarkError
 from lark.models.chat import Encoded
+from lark.models.cpu_linear import add_product, product, uses_onednn
 from lark.models.head import PLAIN, LogitRule, mixes
 
 ENTROPY_TOKENS = 20
@@ -99,7 +100,8 @@ def weighted_loss(
 
     Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in
     the end, and between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in
-    any bf16 training; float32 here makes the head exact for any backbone.
+    any bf16 training; float32 here makes the head exact for any backbone. On a CPU in half precision, this
+    holds for the logits; the gradients of a chunk are rounded once, as those of all other layers are.
     """
     if precision is None:
         device = hidden.device.type
@@ -167,6 +169,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shares = shares.clone()
         with torch.autocast(hidden.device.type, enabled=False):
             head = _factor(weight, precision)
+            narrow = weight.to(precision)
             for start in range(0, len(positions), chunk):
                 part = slice(start, start + chunk)
                 states = hidden[positions[part]]
@@ -184,11 +187,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     residual.mul_(slope)
                 if grad_bias is not None:
                     grad_bias.addmv_(residual.T, share.squeeze(1))
-                residual = _factor(residual, precision)
+                residual = residual.to(precision)
                 if grad_hidden is not None:
-                    grad_hidden[positions[part]] = (_product(residual, head) * share).to(hidden.dtype)
+                    grad_hidden[positions[part]] = (_product(residual, narrow) * share).to(hidden.dtype)
                 if grad_weight is not None:
-                    _add_product(grad_weight, residual.T, _factor(states * share, precision))
+                    _add_product(grad_weight, residual.T, (states * share).to(precision))
                 del z, residual, slope  # or the next chunk's logits would be allocated next to these
         # Not save_for_backward: these are used once and then handed over, so that autograd need not copy the
         # head's gradient.
@@ -239,12 +242,18 @@ def _factor(x: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    return torch.mm(a, b, out_dtype=torch.float32) if mixes(a) else torch.mm(a, b)
+    if mixes(a):
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return product(a, b) if uses_onednn(b) else torch.mm(a, b)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """total += a @ b, without the product as a temporary: for the head that is another [V, d]."""
     if mixes(a):
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
-    else:
+    elif uses_onednn(total):
+        add_product(total, a, b)
+    elif a.dtype == total.dtype:
         total.addmm_(a, b)
+    else:
+        total += torch.mm(a, b)

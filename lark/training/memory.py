@@ -63,7 +63,7 @@ def training_setup(
         zero,
         tokens,
         training.gradient_checkpointing,
-        training.bf16,
+        training.mixed,
         training.lora.rank,
         half_weights(config, zero),
         machine.device == "cuda",

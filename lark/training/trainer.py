@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from lark.config import Config
 from lark.models.checks import not_finite
 from lark.models.head import LogitRule
+from lark.models.shapes import shape_of
 from lark.printing import some
 from lark.training.batches import GlobalBatch, GlobalBatches
 from lark.training.checkpoints import Sharding, seal, sync
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 5
 """Steps with non-finite gradients that are skipped before the run is stopped."""
+FUSED_FROM = 10_000_000
+"""Smallest number of parameters for which AdamW is fused on CPU. It rounds differently, and for the demo's
+student, whose results should stay what they were, it saves nothing.
+"""
 MOST_NAMED = 8
 """Trajectories that the message on a skipped step names."""
 
@@ -241,6 +246,14 @@ def trains_nothing(warmup: float, steps: int) -> bool:
     return steps == 1 and warmup > 0
 
 
+def _fuses_optimizer(config: Config, device: str) -> bool:
+    """Whether AdamW updates a weight and its moments in one pass over memory: on CPU four times as fast."""
+    if config.hardware.offload != "none":
+        return True
+    shape = shape_of(config.student)
+    return device == "cpu" and shape is not None and shape.parameters >= FUSED_FROM
+
+
 def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) -> TrainingArguments:
     """The recipe as TrainingArguments. Our batch is a global batch: nothing is left to accumulate."""
     training = config.training
@@ -252,13 +265,13 @@ def arguments(config: Config, folder: Path, steps: int, device: str, zero: int) 
         learning_rate=training.learning_rate,
         lr_scheduler_type="constant_with_warmup" if training.schedule == "constant" else training.schedule,
         warmup_steps=training.warmup,
-        optim="adamw_torch" if config.hardware.offload == "none" else "adamw_torch_fused",
+        optim="adamw_torch_fused" if _fuses_optimizer(config, device) else "adamw_torch",
         adam_beta1=training.betas[0],
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
-        bf16=training.bf16,
+        bf16=training.mixed,
         gradient_checkpointing=training.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         deepspeed=deepspeed_config(config, zero, device) if zero else None,

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from lark.config import Config, Student
 from lark.models.attention import attention, automatic, separate_segments, supports_packing
 from lark.models.chat import ChatFormat, Factors
+from lark.models.cpu_linear import train_through_onednn
 from lark.models.head import LogitRule, logit_rule
 from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model, text_part
@@ -192,6 +193,8 @@ def _model(job: Job, student: Student, device: str, zero: int) -> PreTrainedMode
         apply_liger(model, device)
     separate_segments(model)
     _freeze_unreached(model)
+    if device == "cpu" and not zero:  # ZeRO-3 gathers weights around PyTorch's own products
+        train_through_onednn(text_part(model))
     return model
 
 
@@ -209,7 +212,7 @@ def _freeze_unreached(model: PreTrainedModel) -> None:
 def _traits(model: PreTrainedModel, config: Config) -> tuple[LogitRule, bool]:
     """How a model computes logits, and whether trajectories can be packed; found by running it."""
     separate_segments(model)
-    return logit_rule(model), config.training.packing and supports_packing(model, config.training.bf16)
+    return logit_rule(model), config.training.packing and supports_packing(model, config.training.mixed)
 
 
 def _twin(source: str, student: Student, device: str) -> PreTrainedModel:
@@ -234,7 +237,7 @@ def _student(config: Config, device: str) -> Student:
     student = config.student
     if student.attention != "auto":
         return student
-    return replace(student, attention=automatic(device, config.training.bf16))
+    return replace(student, attention=automatic(device, config.training.mixed))
 
 
 def _weights_dtype(config: Config, zero: int) -> torch.dtype:

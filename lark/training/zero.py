@@ -27,7 +27,7 @@ def zero_stage(config: Config, device: str, world: int) -> int:
 def half_weights(config: Config, zero: int) -> bool:
     """True if weights are loaded in bf16: DeepSpeed has fp32 copies of them, and frozen ones need none."""
     frozen = config.training.lora.rank > 0 and config.student.dtype == "bfloat16"
-    return config.training.bf16 and (zero > 0 or frozen)
+    return config.training.mixed and (zero > 0 or frozen)
 
 
 def deepspeed_config(config: Config, stage: int, device: str) -> dict[str, Any]:

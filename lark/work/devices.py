@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lark.errors import LarkError, first_line, refuse
-from lark.work.machine import GIB, driver_version, gpu_ids
+from lark.processors import gpu_ids
+from lark.work.machine import GIB, driver_version
 
 if TYPE_CHECKING:
     from lark.work.operation import Job

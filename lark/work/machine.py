@@ -9,8 +9,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
-from itertools import takewhile
 from math import ceil
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from omegaconf import OmegaConf
 from lark.config import Hardware
 from lark.errors import LarkError
 from lark.printing import counted
+from lark.processors import gpu_ids, visible_gpus
 
 ENVIRONMENT = Path(__file__).parents[2] / "environment.yml"
 GIB = 2**30
@@ -61,34 +60,6 @@ def pinned(package: str) -> str:
     """The package with its version in environment.yml, if it is listed there."""
     versions = re.search(rf"(?<![\w-]){package}==[\w.]+\w", ENVIRONMENT.read_text(encoding="utf-8"))
     return versions[0] if versions else package
-
-
-@cache
-def visible_gpus() -> int:
-    """Number of GPUs that this process may use."""
-    return len(gpu_ids())
-
-
-def gpu_ids() -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Asks the driver: run.py does not
-    import torch.
-    """
-    present = [str(number) for number in range(_present_gpus())]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or visible.strip() == "all":
-        return present
-    named = [gpu.strip() for gpu in visible.split(",")]
-    # CUDA reads the list up to the first invalid entry.
-    return list(takewhile(lambda gpu: gpu not in ("", "-1"), named))[: len(present)]
-
-
-def _present_gpus() -> int:
-    if shutil.which("nvidia-smi") is None:  # some containers have a driver without nvidia-smi
-        return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    if listing.returncode != 0:
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
 def query_gpus(property_name: str) -> list[str]:

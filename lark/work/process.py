@@ -18,6 +18,11 @@ another process wants the core, each of thousands of small matrix products waits
 reduced 57 s to 17 s. On an idle machine it makes the demo's training 9% slower.
 """
 
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
+"""Settings of glibc on CPU: memory that was freed stays with the process. By default, large temporaries
+return to the system after every use, and each of their pages faults again, which was 17% of the time of a
+training step of SmolLM2. The peak is the same within 2%.
+"""
 
 ROPE = "nvidia-triton"
 """Liger's implementation of RoPE. On H100 Liger would choose another one (CuTe), so that A100 and H100
@@ -49,6 +54,7 @@ def environment(
     if machine.device == "cpu" or machine.cluster:  # on a cluster, the actors have the GPUs
         env["CUDA_VISIBLE_DEVICES"] = ""
         env["DS_ACCELERATOR"] = "cpu"
+        env = KEPT_MEMORY | env
         if "OMP_WAIT_POLICY" not in env:
             env.setdefault("GOMP_SPINCOUNT", SPINS)
     else:
@@ -62,7 +68,7 @@ def for_actor(machine: Machine, allocator: str, on_cpu: bool) -> dict[str, str]:
     worker = environment(replace(machine, processes=1, cluster=""), 1)
     threads = {"OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"}
     if machine.device == "cpu" or on_cpu:
-        names = threads | {"GOMP_SPINCOUNT"}
+        names = threads | {"GOMP_SPINCOUNT", *KEPT_MEMORY}
         device = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     else:
         names = threads | {"PYTORCH_NVML_BASED_CUDA_CHECK", "LIGER_KERNEL_IMPL_ROPE"}

@@ -60,7 +60,7 @@ RUNS = [
     "training=lora training.held_out.path=selection",
     "training.held_out.path={lines} training.packing=false",
     "pool=files pool.path={rows} pool.correct_only=true pool.questions=1",
-    "student=smollm2 pool=files pool.path={rows}",
+    "student=smollm2 student.dtype=float32 pool=files pool.path={rows}",
     "student=qwen7b pool.path={rsr} budget=3",
     "student=llama3b pool.path={rsr} method=llm_judge budget=1 training=verify",
     "student=qwen1.5b pool.path={rsr} method=grape benchmark=math500",

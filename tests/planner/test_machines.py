@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lark import processors
 from lark.pipeline.operations import train as operations
 from lark.planner import throughput
 from lark.planner.estimates import Estimate, estimate
 from lark.planner.lengths import assumed
-from lark.work import machine as hardware
 from tests.conftest import composed
 from tests.models.test_shapes import MIXTURES
 from tests.planner.steps import steps_of
@@ -64,7 +64,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(operations, "memory_gib", lambda device: HOST_GIB)
-    caches = (hardware.visible_gpus, throughput.this_gpu)
+    caches = (processors.visible_gpus, throughput.this_gpu)
     for cache in caches:
         cache.cache_clear()
     yield request.param

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lark import processors
 from lark.errors import LarkError
 from lark.generation import engine as engines
 from lark.models.load import load_chat
@@ -53,9 +54,9 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("PATH", f"{smi.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("GPUS", "8")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    hardware.visible_gpus.cache_clear()
+    processors.visible_gpus.cache_clear()
     yield monkeypatch  # type: ignore[misc]
-    hardware.visible_gpus.cache_clear()
+    processors.visible_gpus.cache_clear()
 
 
 def seen(processes: int, gpus_each: int, machine: Machine) -> list[str]:
@@ -91,7 +92,7 @@ def test_gpus_that_the_user_hid_stay_hidden(gpus: pytest.MonkeyPatch) -> None:
     assert seen(4, 1, Machine("cuda", 4, 1, 1)) == ["4", "5", "6", "7"]
     assert seen(2, 2, Machine("cuda", 4, 1, 1)) == ["4,5", "6,7"]
     gpus.setenv("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-1,-1,GPU-2")
-    assert hardware.gpu_ids() == ["GPU-3", "GPU-1"]
+    assert processors.gpu_ids() == ["GPU-3", "GPU-1"]
 
 
 MIXED = """#!/bin/sh

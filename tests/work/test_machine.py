@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lark import processors
 from lark.config import EngineSettings, Student
 from lark.errors import LarkError
 from lark.generation.engine import ENGINES, EngineKind, check_engine
@@ -63,9 +64,9 @@ def test_a_variable_makes_no_gpus(
     present: int, visible: str, usable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the real one
-    monkeypatch.setattr(hardware, "_present_gpus", lambda: present)
+    monkeypatch.setattr(processors, "_present_gpus", lambda: present)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert hardware.visible_gpus.__wrapped__() == usable
+    assert processors.visible_gpus.__wrapped__() == usable
 
 
 def test_a_scratch_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_the_result_of_a_worker_counts_if_its_warm_process_is_stopped(
 def test_gpu_workers_are_not_forked_and_import_in_their_own_environment(
     warmth: Warmth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lark.work.machine._present_gpus", lambda: 2)
+    monkeypatch.setattr("lark.processors._present_gpus", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     jobs = [
         job(tmp_path / str(number), GPU, allocator)
