@@ -56,11 +56,8 @@ class Reply:
     finish_reason: str
     """"stop" (it ended itself) or "length" (it was cut off)."""
     n_tokens: int
-    """Generated tokens, reasoning included. An endpoint counts those of all samples of a request together;
-    they are then divided by the samples' lengths.
-    """
+    """Generated tokens, reasoning included."""
     n_prompt_tokens: int
-    """Tokens of the prompt. A request with several samples reads it once: it counts for the first of them."""
     model: str
     """The model as it names itself; a folder's name for local teachers."""
     logprobs: tuple[float, ...] | None = None
@@ -68,7 +65,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """A sample that this teacher does not give, however often it is asked."""
+    """A question that this teacher does not answer, however often it is asked."""
 
     reason: str
     """The word that failures are counted by: content_filter, too_long, empty, too_large, invalid_answer,
@@ -78,16 +75,13 @@ class Failure:
     """A sentence for the person, without credentials."""
 
 
-Result = Reply | Failure
-
-
 class Teacher(Protocol):
     """A running teacher."""
 
-    def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Result]]]:
-        """Yield (index of the question, one result for each of its samples, in their order), in any order, as
-        soon as they are complete. Raise a LarkError for what no further question can survive: a wrong key, an
-        unknown model, a closed port.
+    def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Reply] | Failure]]:
+        """Yield (index of the question, its replies or why there are none), in any order, as soon as they are
+        complete. Raise a LarkError for what no further question can survive: a wrong key, an unknown model, a
+        closed port.
         """
         ...
 
