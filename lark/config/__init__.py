@@ -15,6 +15,7 @@ from lark.config.method import Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, HYGIENE, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
+from lark.config.teaching import Questions, Teach
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
@@ -37,11 +38,13 @@ __all__ = [
     "Method",
     "Mixed",
     "Pool",
+    "Questions",
     "Scoring",
     "Sketch",
     "Source",
     "Student",
     "Task",
+    "Teach",
     "Tracking",
     "Training",
     "Validation",

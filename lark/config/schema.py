@@ -20,12 +20,13 @@ from lark.config.hardware import Experiment, Hardware, Tracking
 from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
+from lark.config.teaching import Questions, Teach
 from lark.config.training import Training
 from lark.errors import LarkError
 from lark.names import file_name, is_demo
 from lark.secrets import redact, secret_refused, settings_with_secrets
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+STAGES = ("teach", "pool", "score", "select", "train", "evaluate", "analyse", "report")
 FETCH = "fetch"
 """A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs
 itself.
@@ -37,6 +38,8 @@ class Config:
     """All settings of one run of run.py."""
 
     student: Student = MISSING
+    questions: Questions = field(default_factory=Questions)
+    teach: Teach = field(default_factory=Teach)
     pool: Pool = MISSING
     method: Method = MISSING
     weighting: str = "auto"
