@@ -178,14 +178,12 @@ def verdict_line(counts: "Counts") -> str:
     """The counts of a teacher's artifact in words."""
     rollouts = max(1, counts["rollouts"])
     judged = counts["right"] + counts["wrong"]
-    parts = [
-        f"{counts['tokens'] / rollouts:,.0f} tokens on average",
-        f"{100 * counts['cut'] / rollouts:.1f}% cut off",
-    ]
+    parts = []
     if judged:
-        parts.insert(
-            0, f"{100 * counts['right'] / judged:.1f}% correct, {counts['distinct']:,} of them different"
-        )
+        share = 100 * counts["right"] / judged
+        parts.append(f"{share:.1f}% correct ({counts['distinct']:,} different ones)")
+    parts.append(f"{counts['tokens'] / rollouts:,.0f} tokens on average")
+    parts.append(f"{100 * counts['cut'] / rollouts:.1f}% cut off")
     if counts["unknown"]:
         parts.append(f"{counts['unknown']:,} without a verdict")
     if counts["cost"] and counts["distinct"]:
