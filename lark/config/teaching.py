@@ -36,12 +36,15 @@ class Questions(Source):
         section.one_of("format", ("auto", "rows", "hub", "demo"))
         section.require("number", self.number is None or self.number >= 1, "must be at least 1, or null")
         section.seed("seed")
-        if self.format == "auto":
-            self.format = _format(self.path)
         if self.pass_rate is not None:
             is_interval = len(self.pass_rate) == 2 and 0 <= self.pass_rate[0] <= self.pass_rate[1] <= 1
             rule = "give the least and the highest share, e.g. [0.05, 0.9]"
             section.require("pass_rate", is_interval, rule)
+
+    def resolve(self) -> None:
+        """Replace the format auto. Not in `__post_init__`, which also runs for the defaults, without a path."""
+        if self.format == "auto":
+            self.format = _format(self.path)
 
 
 def _format(path: str | None) -> str:
