@@ -4,9 +4,13 @@ A student is asked with the exact tokens that it was trained on (`engine.py`). A
 chat format, and an endpoint accepts nothing but messages.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from lark import config
+from lark.work.operation import imported
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,16 @@ class AskSampling:
     temperature: float
     top_p: float
     max_new_tokens: int
+    top_k: int = -1
+    """Sample from this many of the most likely tokens. -1: off."""
     logprobs: bool = False
     """Whether the log-probability of every generated token is asked for."""
+
+    @classmethod
+    def of(cls, teacher: config.Teacher) -> "AskSampling":
+        return cls(
+            teacher.temperature, teacher.top_p, teacher.max_new_tokens, teacher.top_k, teacher.logprobs
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,9 @@ class Failure:
     """A question that this teacher does not answer, however often it is asked."""
 
     reason: str
-    """One word that failures are counted by: "content_filter", "too_long", "empty", …"""
+    """The word that failures are counted by: content_filter, too_long, empty, too_large, invalid_answer,
+    refused_request, server_error or timeout.
+    """
     detail: str
     """A sentence for the person, without credentials."""
 
@@ -74,3 +88,23 @@ class Teacher(Protocol):
     def close(self) -> None:
         """Free memory and connections, and end every process that was started."""
         ...
+
+
+def start(
+    name: str, teacher: config.Teacher, engine: config.EngineSettings, weights: str, device: str
+) -> Teacher:
+    """Start a teacher, or connect to its endpoint. `name`: its name in the settings. `weights`, `device` and
+    `engine` (memory, batch, …) are for a model that is run here.
+    """
+    kind = "local:LocalTeacher" if teacher.is_local else "endpoint:EndpointTeacher"
+    started: Teacher = imported(f"lark.generation.{kind}")(name, teacher, engine, weights, device)
+    return started
+
+
+@contextlib.contextmanager
+def asking(teacher: Teacher) -> Iterator[Teacher]:
+    """Close the teacher when the `with` block ends, also after an error."""
+    try:
+        yield teacher
+    finally:
+        teacher.close()
