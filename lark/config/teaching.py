@@ -42,7 +42,9 @@ class Questions(Source):
             section.require("pass_rate", is_interval, rule)
 
     def resolve(self) -> None:
-        """Replace the format auto. Not in `__post_init__`, which also runs for the defaults, without a path."""
+        """Replace the format auto. Not in `__post_init__`, which also runs for the default settings, and
+        those have no path.
+        """
         if self.format == "auto":
             self.format = _format(self.path)
 

@@ -75,14 +75,15 @@ class TeachPlan:
             inputs |= {f"{ROLLOUTS.name}:{other}": made for other, made in self.rollouts.items()}
         rollouts = Artifact(ROLLOUTS, name, part, inputs)
         self.rollouts[name] = rollouts
-        self.steps.append(Step(self._asking(name), (rollouts,), self._weights(name), (name,)))
+        ask = self._asking(name)
+        self.steps.append(Step(ask, (rollouts,), self._weights(name), (name,), teacher=name))
         if config.teach.verify == "none":
             return
         verdicts = Artifact(VERDICTS, name, self._verification(), {ROLLOUTS.name: rollouts})
         self.verdicts[name] = verdicts
         judge = config.teach.judge if config.teach.verify == "judge" else None
         weights = self._weights(judge) if judge else ""
-        self.steps.append(Step(self._verifying(judge), (verdicts,), weights, (name,)))
+        self.steps.append(Step(self._verifying(judge), (verdicts,), weights, (name,), teacher=name))
         if name == SELF:
             self.pass_rates = Artifact(PASS_RATES, name, {}, {VERDICTS.name: verdicts})
             self.steps.append(Step(PASS_RATE, (self.pass_rates,)))

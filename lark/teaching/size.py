@@ -38,6 +38,14 @@ class Size:
     """Whether the number of questions is a guess."""
 
 
+def planned(config: Config) -> tuple[int, bool]:
+    """The number of questions, and whether it is a guess."""
+    asked = _from_source(config.questions)
+    if asked is not None:
+        return len(asked), False
+    return config.questions.number or ASSUMED_QUESTIONS, config.questions.number is None
+
+
 def size_of(artifact: Artifact, config: Config) -> Size:
     """The work of a planned artifact of rollouts."""
     outputs = config.outputs_path
@@ -49,8 +57,8 @@ def size_of(artifact: Artifact, config: Config) -> Size:
     if made:
         tokens = sum(count["tokens"] for count in made) / sum(count["rollouts"] for count in made)
     if asked is None:
-        number = config.questions.number or ASSUMED_QUESTIONS
-        return Size(number, number * samples, tokens, is_assumed=config.questions.number is None)
+        number, is_assumed = planned(config)
+        return Size(number, number * samples, tokens, is_assumed)
     have = dict.fromkeys([question.key for question in asked], 0)
     for folder, manifest in others:
         _count(folder, manifest, outputs, have)
