@@ -208,7 +208,7 @@ def key_refused(setting: str) -> str:
     """Why a value is not a teacher's `key`. The value is not shown: it may be a key."""
     return (
         f"{setting} must be the name of an environment variable that holds the key, such as OPENAI_API_KEY,"
-        " in capital letters, digits and _. If you typed a key, it is in your shell's history: remove it there."
+        " in capital letters, digits and _. A key that you typed is in your shell's history: remove it there."
     )
 
 
