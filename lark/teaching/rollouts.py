@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lark.config import Config
 from lark.config.teacher import SELF
+from lark.generation import conversation
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply, Teacher
 from lark.generation.journal import Journal
 from lark.reading.untrusted import readable_object
@@ -72,8 +73,7 @@ class Workload:
 
     @property
     def sampling(self) -> AskSampling:
-        teacher = self.teacher
-        return AskSampling(teacher.temperature, teacher.top_p, teacher.max_new_tokens, teacher.logprobs)
+        return AskSampling.of(self.teacher)
 
 
 def asked(job: Job) -> Iterator[Question]:
@@ -137,7 +137,7 @@ def teach(job: Job) -> Work:
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
         found = Answers(workload.folder)
-        with started(workload) as teacher:
+        with started(workload.name, job) as teacher:
 
             def do(batch: Sequence[Shard], progress: Progress) -> None:
                 _run(workload, teacher, found, [workload.by_key[shard.name] for shard in batch], progress)
@@ -153,15 +153,11 @@ def teach(job: Job) -> Work:
     return Work(shards, missing, load, lambda done: counts, describe, label, "question", many=True)
 
 
-@contextlib.contextmanager
-def started(workload: Workload) -> Iterator[Teacher]:
-    from lark.generation.teachers import start_teacher  # noqa: PLC0415  # may import torch
-
-    teacher = start_teacher(workload.name, workload.job.config, workload.job.device)
-    try:
-        yield teacher
-    finally:
-        teacher.close()
+def started(name: str, job: Job) -> contextlib.AbstractContextManager[Teacher]:
+    """A teacher, for the time of a block."""
+    config = job.config
+    teacher = conversation.start(name, config.teacher[name], config.engine, job.device, job.weights or None)
+    return conversation.asking(teacher)
 
 
 def _run(

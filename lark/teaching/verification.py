@@ -11,6 +11,7 @@ from lark.grading.answers import AnswerFormat, extract_boxed_list
 from lark.grading.final_answers import READERS, equal_answers, gold_answer
 from lark.grading.verify import Pair, Verifier
 from lark.teaching.command import Program
+from lark.teaching.rollouts import started
 from lark.teaching.verdicts import Check, Rollout, Verdict
 from lark.work.operation import Job
 
@@ -37,14 +38,9 @@ def checker(job: Job) -> Iterator[Check]:
         with Program(config.teach.command) as program:
             yield program.verdicts
     elif config.teach.verify == "judge":
-        from lark.generation.teachers import start_teacher  # noqa: PLC0415  # may import torch
-
         assert config.teach.judge is not None
-        judge = start_teacher(config.teach.judge, config, job.device)
-        try:
+        with started(config.teach.judge, job) as judge:
             yield lambda rows: judged(rows, judge, config)
-        finally:
-            judge.close()
     else:
         with Verifier(processes=min(2, os.cpu_count() or 1)) as verifier:
             yield lambda rows: compared(rows, verifier, config)
@@ -86,8 +82,7 @@ def _answer(response: str, places: Sequence[str]) -> tuple[str | None, str]:
 def judged(rows: Sequence[Rollout], judge: Teacher, config: Config) -> list[Verdict]:
     """Verdicts by another model."""
     assert config.teach.judge is not None
-    settings = config.teacher[config.teach.judge]
-    sampling = AskSampling(settings.temperature, settings.top_p, settings.max_new_tokens)
+    sampling = AskSampling.of(config.teacher[config.teach.judge])
     asks = []
     for row in rows:
         reference = REFERENCE.format(answer=row["answer"]) if row["answer"] else ""
