@@ -58,6 +58,8 @@ class Teacher:
     """
     model: str | None = None
     """The model's name at the endpoint."""
+    answers_as: str | None = None
+    """The model's name in the endpoint's answers, if that is another one (`model` is an alias)."""
     key: str | None = None
     """Name of the environment variable with the endpoint's key, never the key itself. None: it needs none."""
     plain_http: bool = False

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lark import config
-from lark.work.operation import imported
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,15 @@ class AskSampling:
     temperature: float
     top_p: float
     max_new_tokens: int
-    top_k: int = -1
-    """Sample from this many of the most likely tokens. -1: off."""
     logprobs: bool = False
     """Whether the log-probability of every generated token is asked for."""
+    top_k: int = -1
+    """Sample from this many of the most likely tokens. -1: off."""
 
     @classmethod
     def of(cls, teacher: config.Teacher) -> "AskSampling":
         return cls(
-            teacher.temperature, teacher.top_p, teacher.max_new_tokens, teacher.top_k, teacher.logprobs
+            teacher.temperature, teacher.top_p, teacher.max_new_tokens, teacher.logprobs, teacher.top_k
         )
 
 
@@ -56,8 +55,13 @@ class Reply:
     finish_reason: str
     """"stop" (it ended itself) or "length" (it was cut off)."""
     n_tokens: int
-    """Generated tokens, reasoning included."""
+    """Generated tokens, reasoning included. An endpoint counts those of all samples of a request together;
+    they are then divided by the samples' lengths.
+    """
     n_prompt_tokens: int
+    """Prompt tokens that were read for all samples of the question together: a request with several samples
+    reads its prompt once.
+    """
     model: str
     """The model as it names itself; a folder's name for local teachers."""
     logprobs: tuple[float, ...] | None = None
@@ -79,9 +83,9 @@ class Teacher(Protocol):
     """A running teacher."""
 
     def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Reply] | Failure]]:
-        """Yield (index of the question, its replies or why there are none), in any order, as soon as they are
-        complete. Raise a LarkError for what no further question can survive: a wrong key, an unknown model, a
-        closed port.
+        """Yield (index of the question, its `samples` replies or why there are none), in any order, as soon
+        as they are complete. Raise a LarkError for what no further question can survive: a wrong key, an
+        unknown model, a closed port.
         """
         ...
 
@@ -91,14 +95,20 @@ class Teacher(Protocol):
 
 
 def start(
-    name: str, teacher: config.Teacher, engine: config.EngineSettings, weights: str, device: str
+    name: str, teacher: config.Teacher, engine: config.EngineSettings, device: str, weights: str | None = None
 ) -> Teacher:
-    """Start a teacher, or connect to its endpoint. `name`: its name in the settings. `weights`, `device` and
-    `engine` (memory, batch, …) are for a model that is run here.
+    """Start a teacher, or connect to its endpoint. `name`: its name in the settings.
+
+    The others are for a model that is run here: `engine` has its memory, batch, …; `weights` is where the
+    weights are if not at the teacher's path.
     """
-    kind = "local:LocalTeacher" if teacher.is_local else "endpoint:EndpointTeacher"
-    started: Teacher = imported(f"lark.generation.{kind}")(name, teacher, engine, weights, device)
-    return started
+    if not teacher.is_local:
+        from lark.generation.endpoint import EndpointTeacher  # noqa: PLC0415
+
+        return EndpointTeacher(name, teacher)
+    from lark.generation.local_teacher import LocalTeacher  # noqa: PLC0415  # imports torch
+
+    return LocalTeacher(name, teacher, engine, device, weights)
 
 
 @contextlib.contextmanager
