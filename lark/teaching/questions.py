@@ -83,8 +83,8 @@ def _located(source: Questions) -> Iterator[tuple[str, Question]]:
     if is_demo(source.format):
         from lark.demo.pool import questions  # noqa: PLC0415  # the demo is generated, not read
 
-        for row in questions(source.number or DEMO_QUESTIONS, source.seed):
-            yield "the demo's questions", Question(**row)
+        for values in questions(source.number or DEMO_QUESTIONS, source.seed):
+            yield "the demo's questions", Question(**values)
         return
     checks.require_path(source)
     empty: set[str] = set()

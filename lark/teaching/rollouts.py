@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from lark.config.teacher import SELF
 from lark.generation import conversation
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply, Teacher
 from lark.generation.journal import Journal
+from lark.models.dialogue import opening
 from lark.reading.untrusted import readable_object
 from lark.store.manifest import read_manifest
 from lark.store.store import Kind, atomic, write_text
@@ -60,14 +61,8 @@ class Workload:
 
     def ask(self, question: Question, first: int) -> Ask:
         """The request for the samples from `first` on."""
-        teacher = self.teacher
-        system = teacher.system_prompt(question.system)
-        text = question.question
-        if teacher.instruction:
-            text = f"{text}\n\n{teacher.instruction}"
-        messages: list[Mapping[str, str]] = [{"role": "user", "content": text}]
-        if system:
-            messages.insert(0, {"role": "system", "content": system})
+        system = self.teacher.system_prompt(question.system)
+        messages = opening(question.question, system, self.teacher.instruction)
         seed = seed_of(question, self.job.config.teach.seed) + first
         return Ask(tuple(messages), seed, self.samples - first)
 
@@ -190,7 +185,7 @@ def _run(
 
 def _answers(
     teacher: Teacher, asks: Sequence[Ask], workload: Workload
-) -> Iterator[tuple[int, list[Reply] | Failure]]:
+) -> Generator[tuple[int, list[Reply] | Failure]]:
     """The teacher's answers until a limit is reached. What is in flight then is not waited for."""
     if workload.limit.reached():
         return

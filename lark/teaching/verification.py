@@ -59,7 +59,7 @@ def compared(rows: Sequence[Rollout], verifier: Verifier, config: Config) -> lis
         read = extract_boxed_list(row["response"]) if place == "box" else answer
         pairs.append((read, gold or "", form))
     verified = verifier.grade_many(pairs)
-    made = []
+    made: list[Verdict] = []
     for gold, (answer, place), is_equal in zip(golds, answers, verified, strict=True):
         if gold is None:
             made.append({"correct": None, "reason": "no gold answer"})

@@ -3,14 +3,18 @@ rates.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from lark.config import Config
 from lark.evaluation import benchmarks
+from lark.generation.checks import key_of
+from lark.generation.engine import check_engine
 from lark.pipeline.operations.teach_costs import teach_cost
 from lark.teaching import checks, questions, rollouts, take_over, verdicts
 from lark.teaching.pass_rates import write_pass_rates
 from lark.teaching.verdicts import verdict_line
+from lark.work.machine import Machine
 from lark.work.operation import Counts, Job, Operation
 
 log = logging.getLogger(__name__)
@@ -38,6 +42,16 @@ def _read_questions(job: Job) -> Counts:
         examples = dict(list(similar.items())[:5])
         made["contaminated"] = {"questions": len(similar), "examples": examples}
     return made
+
+
+def _check(config: Config, machine: Machine) -> None:
+    """Engines that are missing, and keys of endpoints."""
+    for name, teacher in config.teacher.items():
+        if teacher.is_local:
+            engine = replace(config.engine, name=teacher.engine)
+            check_engine(engine, machine, {f"teacher.{name}.tensor_parallel": teacher.tensor_parallel})
+        else:
+            key_of(name, teacher)
 
 
 def _fetch(config: Config) -> bool:
@@ -101,7 +115,8 @@ READ_QUESTIONS = Operation(
 )
 ASK = Operation(
     "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=take_over.take_over,
-    collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts, settings=("teach", "teacher"),
+    check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
+    settings=("teach", "teacher"),
 )  # fmt: skip
 VERIFY = Operation(
     "verify", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
