@@ -17,7 +17,7 @@ from lark.pool.identity import source_identity
 from lark.pool.mixing import named_after
 from lark.store.store import Artifact, Checksums
 from lark.teaching.pass_rates import PASS_RATES
-from lark.teaching.questions import QUESTIONS
+from lark.teaching.question_files import QUESTIONS
 from lark.teaching.rollouts import ROLLOUTS, in_order
 from lark.teaching.verdicts import VERDICTS
 from lark.work.operation import Operation, Step

@@ -7,7 +7,7 @@ from lark.config.teaching import Command, Questions
 from lark.errors import LarkError
 
 if TYPE_CHECKING:
-    from lark.teaching.questions import Question
+    from lark.teaching.question_files import Question
 
 
 def require_path(source: Questions) -> None:

@@ -12,7 +12,7 @@ from lark.config.teacher import SELF
 from lark.pool.taught import pass_rates
 from lark.store.store import Kind, atomic
 from lark.teaching import checks, verdicts
-from lark.teaching.questions import Question
+from lark.teaching.question_files import Question
 from lark.work.operation import Job
 
 PASS_RATES = Kind("pass_rates", 1, "pass_rates.parquet")

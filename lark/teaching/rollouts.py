@@ -2,7 +2,7 @@
 
 A shard is a question with the samples of it that are missing. So a run that was killed asks nothing again
 that was answered, and one with more questions or samples takes over what earlier ones have
-(lark/teaching/take_over.py). A question's random numbers depend on its text and on the sample's number
+(lark/teaching/earlier.py). A question's random numbers depend on its text and on the sample's number
 alone, so a local teacher gives the same samples in every case.
 """
 
@@ -25,9 +25,9 @@ from lark.models.dialogue import opening
 from lark.reading.untrusted import readable_object
 from lark.store.manifest import read_manifest
 from lark.store.store import Kind, atomic, write_text
-from lark.teaching import answers, checks
-from lark.teaching.answers import JOURNALS, Answer, Answers, Limit
-from lark.teaching.questions import QUESTIONS, Question, stored
+from lark.teaching import answer_journals, checks
+from lark.teaching.answer_journals import JOURNALS, Answer, Answers, Limit
+from lark.teaching.question_files import QUESTIONS, Question, stored
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
@@ -164,7 +164,7 @@ def _run(
     tokens = 0
     cost = 0.0
     start = time.monotonic()
-    path = answers.journal_file(workload.folder, workload.job.writer)
+    path = answer_journals.journal_file(workload.folder, workload.job.writer)
     with (
         Journal(path, workload.folder.name) as journal,
         contextlib.closing(_answers(teacher, asks, workload)) as outcomes,
@@ -172,9 +172,9 @@ def _run(
         for index, outcome in outcomes:
             key = questions[index].key
             if isinstance(outcome, Failure):
-                journal.append(answers.unanswered(key, firsts[index], outcome))
+                journal.append(answer_journals.unanswered(key, firsts[index], outcome))
             else:
-                record = answers.answered(key, firsts[index], asks[index], outcome, price)
+                record = answer_journals.answered(key, firsts[index], asks[index], outcome, price)
                 journal.append(record)
                 tokens += sum(sample["n_tokens"] for sample in record["samples"])
                 cost += sum(sample["cost"] for sample in record["samples"])

@@ -12,10 +12,10 @@ from lark.pool.taught import PASS_RATES as RATES_FILE
 from lark.store.manifest import Manifest, readable_manifest
 from lark.store.siblings import description, siblings_of
 from lark.store.store import Artifact
-from lark.teaching import questions
+from lark.teaching import question_files
+from lark.teaching.earlier import GROWS
 from lark.teaching.pass_rates import PASS_RATES, between
-from lark.teaching.questions import QUESTIONS, Question
-from lark.teaching.take_over import GROWS
+from lark.teaching.question_files import QUESTIONS, Question
 
 ASSUMED_QUESTIONS = 5000
 """Assumed for a dataset that is not on this machine: the paper's."""
@@ -78,7 +78,7 @@ def _count(folder: Path, manifest: Manifest, outputs: Path, have: dict[str, int]
     is_whole = not manifest.counts.get("not_asked") and PASS_RATES.name not in manifest.inputs
     if not is_whole or not (asked / QUESTIONS.file).is_file():
         return
-    for question in questions.stored(asked):
+    for question in question_files.stored(asked):
         if question.key in have:
             have[question.key] = max(have[question.key], samples)
 
@@ -89,7 +89,9 @@ def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None
     """
     outputs = config.outputs_path
     folder = outputs / artifact.inputs[QUESTIONS.name].folder
-    asked = list(questions.stored(folder)) if _finished(folder).finished else _from_source(config.questions)
+    asked = (
+        list(question_files.stored(folder)) if _finished(folder).finished else _from_source(config.questions)
+    )
     rates = artifact.inputs.get(PASS_RATES.name)
     if asked is None or rates is None or not (outputs / rates.folder / RATES_FILE).is_file():
         return asked
@@ -106,7 +108,7 @@ def _from_source(source: Questions) -> list[Question] | None:
             return None
         key = (repr(source), max((file.stat().st_mtime_ns for file in files), default=0))
         if key not in _read:
-            _read[key] = questions.sampled(questions.read(source), source, ())
+            _read[key] = question_files.sampled(question_files.read(source), source, ())
     except (LarkError, OSError):  # reported when they are read
         return None
     return _read[key]

@@ -102,19 +102,20 @@ def test_another_sampling_is_another_teacher(first: Pipeline) -> None:
     assert texts(run) != texts(first)
 
 
-def test_a_limit_on_tokens_ends_with_what_is_done(first: Pipeline, tmp_path: Path) -> None:
-    run = taught(tmp_path, "teach.limit_tokens=1", "engine.batch=1")
+def test_a_limit_on_tokens_ends_with_what_is_done(tmp_path: Path) -> None:
+    run = taught(tmp_path, "teach.limit_tokens=1", "engine.batch=2")
     made = counts(run, "rollouts")
     assert 0 < made["rollouts"] < 12
     assert made["not_asked"] + made["rollouts"] // 2 == 6
     assert counts(run, "pool")["trajectories"] == made["rollouts"]
     more = taught(tmp_path, "teach.limit_tokens=100000")
     assert sum(counts(more, "rollouts")["taken"].values()) == made["rollouts"]
-    assert texts(more) == texts(first)
+    assert len(texts(more)) == 12
+    assert texts(run).items() <= texts(more).items()
 
 
-def test_a_run_that_is_killed_three_times_gives_the_same_rollouts(first: Pipeline, tmp_path: Path) -> None:
-    more = ["questions.number=200", "engine.batch=2", f"hydra.run.dir={tmp_path}/run"]
+def test_a_run_that_is_killed_three_times_gives_the_same_rollouts(tmp_path: Path) -> None:
+    more = ["questions.number=100", "engine.batch=4"]
     kills = 0
     answered = 0
     while kills < 3:
@@ -126,8 +127,8 @@ def test_a_run_that_is_killed_three_times_gives_the_same_rollouts(first: Pipelin
         kills += 1
     code, output = run_program(*TAUGHT, *more, outputs=tmp_path / "killed")
     assert code == 0, output
-    assert 0 < answered < 200
-    whole = taught(tmp_path / "whole", *more[:2])
+    assert 0 < answered < 100
+    whole = taught(tmp_path / "whole", *more)
     (killed,) = (tmp_path / "killed" / "rollouts").iterdir()
     lines = (killed / "rollouts.jsonl").read_bytes()
     assert lines == (folder(whole, "rollouts") / "rollouts.jsonl").read_bytes()

@@ -11,7 +11,7 @@ from lark.evaluation import benchmarks
 from lark.generation.checks import key_of
 from lark.generation.engine import check_engine
 from lark.pipeline.operations.teach_costs import teach_cost
-from lark.teaching import checks, questions, rollouts, take_over, verdicts
+from lark.teaching import checks, earlier, question_files, rollouts, verdicts
 from lark.teaching.pass_rates import write_pass_rates
 from lark.teaching.verdicts import verdict_line
 from lark.work.machine import Machine
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 def _read_questions(job: Job) -> Counts:
     source = job.config.questions
     pool = job.config.pool
-    counts = questions.Counts()
-    every = list(questions.read(source, counts))
+    counts = question_files.Counts()
+    every = list(question_files.read(source, counts))
     similar: dict[str, str] = {}
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
         texts = {question.question_id: question.question for question in every}
         similar = contaminated(texts, pool, job.config.benchmark)
-    chosen = questions.sampled(iter(every), source, similar)
+    chosen = question_files.sampled(iter(every), source, similar)
     checks.any_questions(source, len(chosen))
-    questions.write(chosen, job.folder)
+    question_files.write(chosen, job.folder)
     with_answer = sum(question.answer is not None for question in chosen)
     made: dict[str, Any] = {"questions": len(chosen), "read": counts.read, "with_answer": with_answer}
     if counts.repeated:
@@ -114,7 +114,7 @@ READ_QUESTIONS = Operation(
     "questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions, settings=("questions",)
 )
 ASK = Operation(
-    "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=take_over.take_over,
+    "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=earlier.take_over,
     check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
     settings=("teach", "teacher"),
 )  # fmt: skip

@@ -22,8 +22,8 @@ from lark.store.integrity import verify
 from lark.store.manifest import readable_manifest
 from lark.store.siblings import siblings
 from lark.store.store import write_text
-from lark.teaching import answers
-from lark.teaching.answers import Answers
+from lark.teaching import answer_journals
+from lark.teaching.answer_journals import Answers
 from lark.teaching.rollouts import FAILED, ROLLOUTS, TAKEN, Workload, merged, sample_of
 from lark.work.operation import Job
 
@@ -41,10 +41,10 @@ def take_over(job: Job) -> None:
     taken: Counter[str] = Counter()
     # What this artifact's own processes have answered is not copied. What an interrupted run has taken over
     # is copied again.
-    own = Answers(workload.folder, but=answers.TAKEN)
+    own = Answers(workload.folder, but=answer_journals.TAKEN)
     wanted = set(workload.missing(own))
     records = _records(workload, wanted, taken)
-    answers.write(workload.folder, answers.TAKEN, records)
+    answer_journals.write(workload.folder, answer_journals.TAKEN, records)
     write_text(workload.folder / TAKEN, json.dumps(taken))
     if taken:
         names = ", ".join(taken)
@@ -73,7 +73,7 @@ def _of(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of another artifact."""
     manifest = readable_manifest(folder)
     if manifest is None or not manifest.finished:
-        yield from journal.read(folder.glob(answers.JOURNALS), folder.name, lambda record: None)
+        yield from journal.read(folder.glob(answer_journals.JOURNALS), folder.name, lambda record: None)
         return
     verify(folder)
     rows = (row.values for row in jsonl_rows(folder / ROLLOUTS.file))
