@@ -46,7 +46,7 @@ class EndpointTeacher:
         self.client = Client(teacher, checks.key_of(name, teacher))
         self.slots = asyncio.Semaphore(teacher.concurrency)
         self.answered = 0
-        """Requests that were answered, with replies or with a failure of the question itself."""
+        """Requests that the server understood and answered."""
         self.refused = 0
         """Requests that the server did not understand."""
         self.paused_until = 0.0
@@ -161,7 +161,8 @@ class EndpointTeacher:
                 request = outcome.request
                 continue
             if not isinstance(outcome, Again):
-                self.answered += 1
+                is_refused = isinstance(outcome, Failure) and outcome.reason == refusals.REFUSED
+                self.answered += not is_refused
                 return outcome
             attempt += 1
             if attempt > self.teacher.retries:
@@ -169,7 +170,6 @@ class EndpointTeacher:
                 if self.answered == answered:
                     raise checks.gave_up(self.name, self.teacher, attempt, outcome.detail)
                 if not outcome.is_limit:
-                    self.answered += 1
                     return Failure(outcome.reason, outcome.detail)
                 answered = self.answered
                 attempt = 1
