@@ -35,7 +35,6 @@ TOKENS = 64
 IN_FLIGHT = 32
 LEAST = 0.9
 """The least share of the throughput of vLLM's own client."""
-SERVER = ("--max-model-len", "512", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def main() -> None:
     results = []
     with (
         tempfile.TemporaryDirectory() as name,
-        serving(DEMO, Path(name) / "log", arguments=SERVER) as address,
+        serving(DEMO, Path(name) / "log") as address,
     ):
         ours(address, prompts[:IN_FLIGHT])  # not measured: the first requests of a server are slow
         for number in range(1 if is_quick else 3):

@@ -16,6 +16,7 @@ from lark.config.pool import ANSWER_FORMATS, HYGIENE, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
 from lark.config.teacher import Teacher
+from lark.config.teaching import Questions, Teach
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
@@ -38,11 +39,13 @@ __all__ = [
     "Method",
     "Mixed",
     "Pool",
+    "Questions",
     "Scoring",
     "Sketch",
     "Source",
     "Student",
     "Task",
+    "Teach",
     "Teacher",
     "Tracking",
     "Training",

@@ -21,12 +21,13 @@ from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
 from lark.config.student import Student
 from lark.config.teacher import Teacher, check_teachers, is_variable, key_refused
+from lark.config.teaching import Questions, Teach
 from lark.config.training import Training
 from lark.errors import LarkError
 from lark.names import file_name, is_demo
 from lark.secrets import add_variable, redact, secret_refused, settings_with_secrets
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+STAGES = ("teach", "pool", "score", "select", "train", "evaluate", "analyse", "report")
 FETCH = "fetch"
 """A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs
 itself.
@@ -38,6 +39,8 @@ class Config:
     """All settings of one run of run.py."""
 
     student: Student = MISSING
+    questions: Questions = field(default_factory=Questions)
+    teach: Teach = field(default_factory=Teach)
     pool: Pool = MISSING
     teacher: dict[str, Teacher] = field(default_factory=dict)
     """The teachers that answer questions, by name. `teacher=[a,b]` chooses files of conf/teacher."""
@@ -88,6 +91,7 @@ class Config:
         is_alone = FETCH not in self.stages or len(self.stages) == 1
         require(is_alone, "stages", self.stages, "fetch runs alone: run it first, then the other stages")
         check_teachers(self.teacher)
+        self.questions.resolve()
         one_of("whole_weights", self.whole_weights, ("uniform", "margins"))
         has_experiment = self.experiment.name is not None
         if has_experiment:

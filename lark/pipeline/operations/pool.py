@@ -1,23 +1,39 @@
 """The operation that reads, checks and normalises a pool."""
 
 import logging
+from dataclasses import replace
 
-from lark.config import Config
+from lark.config import Config, Pool
+from lark.config.pool import TAUGHT
 from lark.evaluation import benchmarks
 from lark.pool import trajectories as pools
 from lark.pool.cleaning import Tally
 from lark.pool.noise import noisy, to_damage
 from lark.pool.partition import PART_BYTES, groups, write_parts
-from lark.pool.read import read
+from lark.pool.read import question_texts, read
 from lark.pool.summary_text import pool_summary
+from lark.pool.taught import write_sources
 from lark.pool.worker import write_parts_on_cluster
 from lark.work.operation import Counts, Job, Operation
 
 log = logging.getLogger(__name__)
 
 
+def pool_of(config: Config) -> Pool:
+    """The settings of the pool. Questions of teachers were compared with the benchmarks before they were
+    asked.
+    """
+    pool = config.pool
+    if pool.format != TAUGHT:
+        return pool
+    labels = "vote" if config.teach.verify == "vote" else pool.labels
+    return replace(pool, labels=labels, decontaminate=False)
+
+
 def _pool(job: Job) -> Counts:
-    pool = job.config.pool
+    pool = pool_of(job.config)
+    if pool.format == TAUGHT:
+        pool = replace(pool, path=str(write_sources(job.inputs, job.folder)))
     split = groups(pool)
     if len(split) > 1:
         if job.machine.cluster:
@@ -27,7 +43,7 @@ def _pool(job: Job) -> Counts:
     if pool.decontaminate:
         from lark.analysis.contamination import contaminated  # noqa: PLC0415  # imports scipy
 
-        tally.contaminated = contaminated(pool, job.config.benchmark)
+        tally.contaminated = contaminated(question_texts(pool), pool, job.config.benchmark)
     trajectories = read(pool, tally, tally.contaminated)
     if pool.noise_share:
         # A pass of its own: which trajectories are damaged depends on all of them.
