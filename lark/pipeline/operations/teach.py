@@ -110,13 +110,10 @@ def _about_pass_rates(config: Config, counts: Counts, made: bool) -> None:
         )
 
 
-READ_QUESTIONS = Operation(
-    "questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions, settings=("questions",)
-)
+READ_QUESTIONS = Operation("questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions)
 ASK = Operation(
     "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=earlier.take_over,
     check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
-    settings=("teach", "teacher"),
 )  # fmt: skip
 VERIFY = Operation(
     "verify", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
