@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lark.config import Config
 from lark.config.teacher import SELF
 from lark.generation import conversation
+from lark.generation.checks import require_few_failures
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply, Teacher
 from lark.generation.journal import Journal
 from lark.models.dialogue import opening
@@ -52,6 +53,7 @@ class Workload:
         self.teacher = job.config.teacher[self.name]
         self.samples = job.config.teach.samples
         self.questions = list(asked(job))
+        checks.any_asked(self.name, len(self.questions), job.config.questions)
         self.by_key = {question.key: question for question in self.questions}
         self.limit = Limit(self.folder, *limits(job, self.name))
 
@@ -161,6 +163,7 @@ def _run(
     firsts = [found.get(question.key).samples for question in questions]
     asks = [workload.ask(question, first) for question, first in zip(questions, firsts, strict=True)]
     price = workload.teacher.price
+    failures: Counter[str] = Counter()
     tokens = 0
     cost = 0.0
     start = time.monotonic()
@@ -173,6 +176,8 @@ def _run(
             key = questions[index].key
             if isinstance(outcome, Failure):
                 journal.append(answer_journals.unanswered(key, firsts[index], outcome))
+                failures[outcome.reason] += 1
+                require_few_failures(workload.name, workload.teacher, failures, len(workload.questions))
             else:
                 record = answer_journals.answered(key, firsts[index], asks[index], outcome, price)
                 journal.append(record)
@@ -213,6 +218,8 @@ def merge(job: Job, counts: "Counts") -> "Counts":
             for question in workload.questions:
                 for row in tally.rows(question, found.get(question.key)):
                     out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        reasons = tally.reasons
+        require_few_failures(workload.name, workload.teacher, reasons, len(workload.questions))
         write_text(folder / FAILED, "".join(json.dumps(row) + "\n" for row in tally.failed))
         # Last but one: a run that is killed before still has the journals.
         write_text(folder / MERGED, json.dumps(tally.to_dict()))
@@ -253,9 +260,14 @@ class Tally:
             yield row_of(question, self.workload, number, sample)
         self.answered += has_samples
 
+    @property
+    def reasons(self) -> Counter[str]:
+        """Questions without an answer, by reason."""
+        return Counter(row["reason"] for row in self.failed)
+
     def to_dict(self) -> dict[str, Any]:
         asked = len(self.workload.questions)
-        reasons = Counter(row["reason"] for row in self.failed)
+        reasons = self.reasons
         rest = asked - self.answered - len(self.failed)
         return {
             "questions": asked,

@@ -100,12 +100,12 @@ def _about_verdicts(config: Config, counts: Counts, made: bool) -> None:
 
 
 def _about_pass_rates(config: Config, counts: Counts, made: bool) -> None:
-    if made:
+    if made and counts["known"]:
         log.info(
             "          the student solves %.1f%% of its samples; %s of %s questions never, %s always",
             100 * counts["mean"],
             f"{counts['never']:,}",
-            f"{counts['questions']:,}",
+            f"{counts['known']:,}",
             f"{counts['always']:,}",
         )
 
