@@ -119,7 +119,6 @@ def vllm_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     address = folder / "vllm_endpoint"
     os.environ[SERVED_KEY] = "the-key-of-the-served-demo"
-    settings = ["--max-model-len", "512", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096"]
     with (folder / "vllm.lock").open("w") as lock, (folder / "vllm.users").open("w") as users:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if address.exists():
@@ -127,7 +126,7 @@ def vllm_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             fcntl.flock(lock, fcntl.LOCK_UN)
             yield address.read_text()
             return
-        with serving(DEMO, folder / "vllm.log", "demo", settings, os.environ[SERVED_KEY]) as url:
+        with serving(DEMO, folder / "vllm.log", key=os.environ[SERVED_KEY]) as url:
             address.write_text(url)
             fcntl.flock(lock, fcntl.LOCK_UN)
             yield url

@@ -40,6 +40,8 @@ ON_CPU = {
     "OMP_NUM_THREADS": "1",
 }
 """vLLM's settings beside other processes on a machine without a GPU."""
+UNCHUNKED = ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
+"""On CPU, vLLM cannot repeat the seeded draw of a prompt that it read in parts."""
 START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 
@@ -63,7 +65,7 @@ def serving(
         port = free.getsockname()[1]
     line = command(
         "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name,
-        "--dtype", "float32", "--enforce-eager", "--disable-uvicorn-access-log", *arguments,
+        "--dtype", "float32", "--enforce-eager", "--disable-uvicorn-access-log", *UNCHUNKED, *arguments,
     )  # fmt: skip
     settings = environment()
     if key is not None:
@@ -90,7 +92,9 @@ def _wait(process: "subprocess.Popen[bytes]", health: str, log: Path) -> None:
             opener.open(health, timeout=5).close()
             return
         time.sleep(0.5)
-    raise LarkError(f"`vllm serve` did not start; its output is in {log}.")
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = [line for line in lines if line.strip()][-3:]
+    raise LarkError(f"`vllm serve` did not start; its last lines are: {' '.join(last)}")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -22,6 +22,8 @@ from lark.reading.fields import Fields
 from lark.reading.rows import Row, rows
 from lark.store.store import atomic
 
+REQUESTS = "requests-*.jsonl"
+"""Names of the files of requests."""
 URL = "/v1/chat/completions"
 MOST_LINES = 50_000
 MOST_BYTES = 190_000_000
@@ -56,7 +58,7 @@ def write(
     for number in count(1):
         if waiting is None:
             return files
-        path = folder / f"requests-{number}.jsonl"
+        path = folder / REQUESTS.replace("*", str(number))
         written = 0
         size = 0
         with atomic(path) as draft, draft.open("wb") as out:

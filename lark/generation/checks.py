@@ -1,6 +1,7 @@
 """What an engine must satisfy: one function and one sentence per refusal."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lark import config
@@ -147,7 +148,7 @@ def gave_up(name: str, teacher: config.Teacher, tries: int, detail: str) -> Lark
     )
 
 
-def require_few_failures(name: str, teacher: config.Teacher, failures: dict[str, int], asked: int) -> None:
+def require_few_failures(name: str, teacher: config.Teacher, failures: Mapping[str, int], asked: int) -> None:
     """Refuse more failures than the teacher's setting allows. `failures`: their number by reason; `asked`:
     the questions that were asked.
     """

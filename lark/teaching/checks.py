@@ -1,6 +1,7 @@
 """Refusals of teaching: one function and one sentence each."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lark.config.teaching import Command, Questions
@@ -46,6 +47,24 @@ def all_asked(name: str, missing: Sequence[str], count: int) -> None:
         raise LarkError(
             f"teacher {name}: {len(missing):,} of {count:,} questions have no answer yet. Run the command"
             " again; only these are asked."
+        )
+
+
+def any_teachers(count: int) -> None:
+    """Refuse batch files of a run without teachers."""
+    if count == 0:
+        raise LarkError(
+            "There is no teacher to ask with batch files: give the settings of a run with pool=taught and"
+            " teacher=[…], other than self."
+        )
+
+
+def any_results(folder: Path, count: int) -> None:
+    """Refuse to read from a folder without results."""
+    if count == 0:
+        raise LarkError(
+            f"{folder}: there is no file with results. Save the output of the batch API, or of `vllm"
+            " run-batch`, here as .jsonl, beside the requests."
         )
 
 

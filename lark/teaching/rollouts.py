@@ -163,7 +163,7 @@ def _run(
     firsts = [found.get(question.key).samples for question in questions]
     asks = [workload.ask(question, first) for question, first in zip(questions, firsts, strict=True)]
     price = workload.teacher.price
-    failures: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     tokens = 0
     cost = 0.0
     start = time.monotonic()
@@ -176,8 +176,8 @@ def _run(
             key = questions[index].key
             if isinstance(outcome, Failure):
                 journal.append(answer_journals.unanswered(key, firsts[index], outcome))
-                failures[outcome.reason] += 1
-                require_few_failures(workload.name, workload.teacher, failures, len(workload.questions))
+                failed[outcome.reason] += 1
+                require_few_failures(workload.name, workload.teacher, failed, len(workload.questions))
             else:
                 record = answer_journals.answered(key, firsts[index], asks[index], outcome, price)
                 journal.append(record)
@@ -218,6 +218,7 @@ def merge(job: Job, counts: "Counts") -> "Counts":
             for question in workload.questions:
                 for row in tally.rows(question, found.get(question.key)):
                     out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        # Of all processes together; each of them checks its own.
         reasons = tally.reasons
         require_few_failures(workload.name, workload.teacher, reasons, len(workload.questions))
         write_text(folder / FAILED, "".join(json.dumps(row) + "\n" for row in tally.failed))
