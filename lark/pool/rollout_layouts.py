@@ -64,7 +64,7 @@ def taught(columns: Columns) -> Iterator[DraftTrajectory]:
     """A rollout of `stages=[teach]`. One that was cut off in its reasoning has no answer to train on."""
     columns.used |= {*MADE, "finish_reason", "pass_rate"}
     response = columns.text("response")
-    is_cut = columns.row.values["finish_reason"] in CUT_OFF
+    is_cut = columns.row.values.get("finish_reason") in CUT_OFF
     if has_no_text(response):
         columns.without.append("cut off in the reasoning" if is_cut else "an empty answer")
         return

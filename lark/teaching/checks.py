@@ -108,3 +108,13 @@ def has_rates(rates: Sequence[float], name: str) -> None:
             f"teacher {name}: no sample has a verdict, so there is no pass rate. Give the questions an"
             " answer, or set teach.verify=judge or teach.verify=command."
         )
+
+
+def any_asked(name: str, count: int, source: Questions) -> None:
+    """Refuse pass rates that leave no question."""
+    if count == 0 and source.pass_rate is not None:
+        least, most = source.pass_rate
+        raise LarkError(
+            f"teacher {name}: no question has a pass rate from {least:g} to {most:g}. Widen"
+            " questions.pass_rate, or sample the student more often (teach.samples)."
+        )

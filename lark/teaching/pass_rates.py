@@ -31,9 +31,11 @@ def write_pass_rates(job: Job) -> dict[str, Any]:
     with atomic(job.folder / PASS_RATES.file) as draft:
         pq.write_table(pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA), draft)
     rates = list(pass_rates(job.folder).values())
-    checks.has_rates(rates, SELF)
-    counts = {"questions": len(samples), "mean": round(float(np.mean(rates)), 4)}
-    return counts | {"never": rates.count(0.0), "always": rates.count(1.0)}
+    if job.config.questions.pass_rate is not None:
+        checks.has_rates(rates, SELF)
+    mean = round(float(np.mean(rates)), 4) if rates else None
+    counts = {"never": rates.count(0.0), "always": rates.count(1.0)}
+    return {"questions": len(samples), "known": len(rates), "mean": mean, **counts}
 
 
 def between(

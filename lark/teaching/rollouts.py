@@ -53,6 +53,7 @@ class Workload:
         self.teacher = job.config.teacher[self.name]
         self.samples = job.config.teach.samples
         self.questions = list(asked(job))
+        checks.any_asked(self.name, len(self.questions), job.config.questions)
         self.by_key = {question.key: question for question in self.questions}
         self.limit = Limit(self.folder, *limits(job, self.name))
 
@@ -212,14 +213,14 @@ def merge(job: Job, counts: "Counts") -> "Counts":
         found = Answers(folder)
         if not workload.limit.reached():
             checks.all_asked(workload.name, workload.missing(found), len(workload.by_key))
-        # Of all processes together; each of them checks its own.
-        failed = Counter(answer.failure["reason"] for answer in found.by_key.values() if answer.failure)
-        require_few_failures(workload.name, workload.teacher, failed, len(workload.questions))
         tally = Tally(workload)
         with atomic(folder / ROLLOUTS.file) as draft, draft.open("w", encoding="utf-8") as out:
             for question in workload.questions:
                 for row in tally.rows(question, found.get(question.key)):
                     out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        # Of all processes together; each of them checks its own.
+        reasons = tally.reasons
+        require_few_failures(workload.name, workload.teacher, reasons, len(workload.questions))
         write_text(folder / FAILED, "".join(json.dumps(row) + "\n" for row in tally.failed))
         # Last but one: a run that is killed before still has the journals.
         write_text(folder / MERGED, json.dumps(tally.to_dict()))
@@ -260,9 +261,14 @@ class Tally:
             yield row_of(question, self.workload, number, sample)
         self.answered += has_samples
 
+    @property
+    def reasons(self) -> Counter[str]:
+        """Questions without an answer, by reason."""
+        return Counter(row["reason"] for row in self.failed)
+
     def to_dict(self) -> dict[str, Any]:
         asked = len(self.workload.questions)
-        reasons = Counter(row["reason"] for row in self.failed)
+        reasons = self.reasons
         rest = asked - self.answered - len(self.failed)
         return {
             "questions": asked,

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
 from tests.conftest import composed, run_program, start_program
 
@@ -144,3 +146,39 @@ def _kill_after(process: subprocess.Popen[str], outputs: Path, answered: int) ->
     assert process.poll() is None, "it ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
     return lines
+
+
+def test_other_teachers_are_asked_only_what_the_student_sometimes_solves(
+    first: Pipeline, tmp_path: Path
+) -> None:
+    """Two teachers, a program that verifies, and the student's pass rates."""
+    program = tmp_path / "check.py"
+    program.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    row = json.loads(line)\n"
+        "    print(json.dumps({'correct': len(row['question']) % 2 == row['rollout']}), flush=True)\n"
+    )
+    outputs = first.config.outputs_path
+    more = ["teacher=[demo,self]", "teacher.demo.max_new_tokens=48", "questions.pass_rate=[0.6,1]"]
+    verify = ["teach.verify=command", f"teach.command.run={sys.executable} {program}"]
+    with pytest.raises(LarkError, match=r"no question has a pass rate from 0\.6 to 1"):
+        taught(outputs, *more, *verify)  # each question has one right and one wrong sample
+    run = taught(outputs, *more[:2], "questions.pass_rate=[0.5,1]", *verify)
+    assert "taken" not in counts(run, "rollouts", "self")  # finished: nothing is copied
+    assert counts(run, "rollouts", "demo")["questions"] == 6
+    assert counts(run, "verdicts", "demo")["right"] == 6
+    pool = pd.read_parquet(folder(run, "pool") / "trajectories.parquet")
+    assert dict(pool["teacher"].value_counts()) == {"self": 12, "demo": 12}
+    assert set(pool["pass_rate"]) == {0.5}
+
+
+def test_questions_without_an_answer_are_decided_by_vote(first: Pipeline, tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"question": row["question"]}) + "\n" for row in rollouts(first)))
+    run = taught(
+        first.config.outputs_path, f"questions.path={path}", "questions.number=null", "teach.verify=vote"
+    )
+    assert counts(run, "questions")["repeated"] == 6
+    assert counts(run, "verdicts")["unknown"] == 12
+    assert counts(run, "pool")["votes"]["undecided"] < 6

@@ -100,23 +100,20 @@ def _about_verdicts(config: Config, counts: Counts, made: bool) -> None:
 
 
 def _about_pass_rates(config: Config, counts: Counts, made: bool) -> None:
-    if made:
+    if made and counts["known"]:
         log.info(
             "          the student solves %.1f%% of its samples; %s of %s questions never, %s always",
             100 * counts["mean"],
             f"{counts['never']:,}",
-            f"{counts['questions']:,}",
+            f"{counts['known']:,}",
             f"{counts['always']:,}",
         )
 
 
-READ_QUESTIONS = Operation(
-    "questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions, settings=("questions",)
-)
+READ_QUESTIONS = Operation("questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions)
 ASK = Operation(
     "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=earlier.take_over,
     check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
-    settings=("teach", "teacher"),
 )  # fmt: skip
 VERIFY = Operation(
     "verify", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
