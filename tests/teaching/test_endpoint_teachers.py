@@ -20,7 +20,8 @@ AT_ONCE = 2
 
 def settings(server: Server) -> list[str]:
     return [
-        "teacher=[endpoint]", f"teacher.endpoint.endpoint={server.address}", f"teacher.endpoint.model={MODEL}",
+        "teacher=[endpoint]", f"teacher.endpoint.model={MODEL}",
+        f"teacher.endpoint.endpoint={server.address}",
         f"teacher.endpoint.concurrency={AT_ONCE}", "teacher.endpoint.key=TEST_KEY",
         "teacher.endpoint.price.input=100", "teacher.endpoint.price.output=1000",
     ]  # fmt: skip
@@ -66,7 +67,7 @@ def test_a_killed_run_asks_nothing_again_that_was_answered(
         assert len(server.requests) - asked == 60 - kept
         assert len(server.requests) <= 60 + 3 * AT_ONCE
         assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
-    assert f"asks {server.address.split('/')[2]}" in output or server.address.split("/")[2] in output
+    assert server.address.split("/")[2] in output  # the host is named
     assert KEY not in output
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
