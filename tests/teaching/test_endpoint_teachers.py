@@ -12,7 +12,7 @@ import pytest
 from lark.errors import LarkError
 from tests.conftest import run_program, start_program
 from tests.generation.misbehaving import MODEL, Answer, Server, completion, misbehaving
-from tests.teaching.test_rollouts import counts, rollouts, taught
+from tests.teaching.test_rollouts import SMALL, counts, ran, rollouts
 
 KEY = "k3y-0f-a-test-that-n0body-may-see"
 AT_ONCE = 2
@@ -44,10 +44,7 @@ def test_a_killed_run_asks_nothing_again_that_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_KEY", KEY)
-    typed = [
-        "pool=taught", "questions.path=demo", "questions.number=60", "teach.samples=2", "stages=[teach]",
-        "tracking=none", "hardware.threads=1",
-    ]  # fmt: skip
+    typed = [*SMALL, "questions.number=60", "stages=[teach]"]
     with misbehaving() as server:
         server.usual = slow
         for _ in range(3):
@@ -78,9 +75,9 @@ def test_more_samples_are_further_ones_and_costs_are_those_of_the_tokens(
 ) -> None:
     monkeypatch.setenv("TEST_KEY", KEY)
     with misbehaving() as server:
-        first = taught(tmp_path, *settings(server), "stages=[teach]")
+        first = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]")
         assert len(server.requests) == 6
-        more = taught(tmp_path, *settings(server), "stages=[teach]", "teach.samples=5")
+        more = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]", "teach.samples=5")
         assert [request["n"] for request in server.requests[6:]] == [3] * 6
     seeds = {(row["question"], row["rollout"]): row["seed"] for row in rollouts(more)}
     for row in rollouts(first):
@@ -97,7 +94,7 @@ def test_a_limit_on_money_stops_asking(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TEST_KEY", KEY)
     with misbehaving() as server:
         server.usual = slow
-        run = taught(tmp_path, *settings(server), "stages=[teach]", "teach.limit_money=0.03")
+        run = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]", "teach.limit_money=0.03")
         asked = len(server.requests)
     made = counts(run, "rollouts")
     assert made["not_asked"] > 0
@@ -113,9 +110,9 @@ def test_failures_are_counted_by_reason_and_too_many_are_an_error(
     with misbehaving() as server:
         server.script.append(Answer(400, refused))
         with pytest.raises(LarkError, match="failed at 1 of 6 questions"):
-            taught(tmp_path, *settings(server), "stages=[teach]")
+            ran(tmp_path, *SMALL, *settings(server), "stages=[teach]")
         asked = len(server.requests)
-        run = taught(tmp_path, *settings(server), "stages=[pool]", "teacher.endpoint.failures=0.5")
+        run = ran(tmp_path, *SMALL, *settings(server), "stages=[pool]", "teacher.endpoint.failures=0.5")
         assert len(server.requests) <= 6 + AT_ONCE
         assert asked >= 1
     assert counts(run, "rollouts")["failures"] == {"content_filter": 1}

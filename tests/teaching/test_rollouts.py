@@ -16,15 +16,20 @@ from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
 from tests.conftest import composed, run_program, start_program
 
-TAUGHT = [
+SMALL = [
     "pool=taught", "questions.path=demo", "questions.number=6", "teach.samples=2", "stages=[pool]",
-    "teacher=[self]", "teacher.self.max_new_tokens=48", "tracking=none", "hardware.threads=1",
+    "tracking=none", "hardware.threads=1",
 ]  # fmt: skip
+TAUGHT = [*SMALL, "teacher=[self]", "teacher.self.max_new_tokens=48"]
 
 
 def taught(outputs: Path, *more: str) -> Pipeline:
     """A run of the real pipeline, with the demo's student as its own teacher."""
-    run = Pipeline(composed(*TAUGHT, f"outputs={outputs}", *more), outputs / "runs" / "test")
+    return ran(outputs, *TAUGHT, *more)
+
+
+def ran(outputs: Path, *settings: str) -> Pipeline:
+    run = Pipeline(composed(*settings, f"outputs={outputs}"), outputs / "runs" / "test")
     run.run()
     return run
 
