@@ -117,3 +117,23 @@ def test_failures_are_counted_by_reason_and_too_many_are_an_error(
         assert asked >= 1
     assert counts(run, "rollouts")["failures"] == {"content_filter": 1}
     assert counts(run, "pool")["questions"] == 5
+
+
+def test_a_judge_behind_an_endpoint_is_asked_about_each_rollout_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    judge = ["teacher=[endpoint,self]", "teacher.self.max_new_tokens=48"]
+    judge += ["teach.verify=judge", "teach.judge=endpoint"]
+    with misbehaving() as server:
+        server.usual = lambda request: Answer(body=completion("Let me see. Verdict: wrong"))
+        run = ran(tmp_path, *SMALL, *settings(server), *judge)
+        asked = len(server.requests)
+        assert {request["messages"][0]["role"] for request in server.requests} == {"user"}
+        more = ran(tmp_path, *SMALL, *settings(server), *judge, "teach.samples=3")
+        assert len(server.requests) - asked <= 6
+    texts = {(row["question"], row["response"]) for row in rollouts(run)}
+    assert len(texts) <= asked <= 12
+    assert counts(run, "verdicts")["wrong"] == 12
+    assert counts(more, "verdicts")["wrong"] == 18
+    assert set(counts(run, "pool")["teachers"]) == {"self"}  # the judge is not asked the questions
