@@ -24,8 +24,8 @@ from lark.pipeline.plan import fetched_plan, wanted
 from lark.planner.__main__ import composed
 from lark.printing import log_to
 from lark.store.store import Artifact, Checksums, Store
-from lark.teaching import batches, checks
-from lark.teaching.batches import BatchCounts
+from lark.teaching import batch_run, checks
+from lark.teaching.batch_run import BatchCounts
 from lark.teaching.rollouts import ROLLOUTS
 from lark.work.entry import run_main
 from lark.work.operation import Job, Step
@@ -96,7 +96,7 @@ def _job(config: Config, store: Store, step: Step) -> Job:
 
 
 def _write(job: Job, name: str, folder: Path) -> None:
-    files = batches.write(job, folder / name)
+    files = batch_run.write(job, folder / name)
     for file in files:
         log.info("%s: %s", name, file)
     if not files:
@@ -107,7 +107,7 @@ def _read(job: Job, name: str, folder: Path) -> None:
     written = set((folder / name).glob(REQUESTS))
     files = sorted(set((folder / name).glob("*.jsonl")) - written)
     checks.any_results(folder / name, len(files))
-    log.info("%s: %s", name, described(batches.read(job, files)))
+    log.info("%s: %s", name, described(batch_run.read(job, files)))
 
 
 def described(counts: BatchCounts) -> str:
