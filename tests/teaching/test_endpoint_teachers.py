@@ -12,7 +12,7 @@ import pytest
 from lark.errors import LarkError
 from tests.conftest import run_program, start_program
 from tests.generation.misbehaving import MODEL, Answer, Server, completion, misbehaving
-from tests.teaching.test_rollouts import counts, rollouts, taught
+from tests.teaching.test_rollouts import SMALL, counts, ran, rollouts
 
 KEY = "k3y-0f-a-test-that-n0body-may-see"
 AT_ONCE = 2
@@ -20,7 +20,8 @@ AT_ONCE = 2
 
 def settings(server: Server) -> list[str]:
     return [
-        "teacher=[endpoint]", f"teacher.endpoint.endpoint={server.address}", f"teacher.endpoint.model={MODEL}",
+        "teacher=[endpoint]", f"teacher.endpoint.model={MODEL}",
+        f"teacher.endpoint.endpoint={server.address}",
         f"teacher.endpoint.concurrency={AT_ONCE}", "teacher.endpoint.key=TEST_KEY",
         "teacher.endpoint.price.input=100", "teacher.endpoint.price.output=1000",
     ]  # fmt: skip
@@ -43,10 +44,7 @@ def test_a_killed_run_asks_nothing_again_that_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_KEY", KEY)
-    typed = [
-        "pool=taught", "questions.path=demo", "questions.number=60", "teach.samples=2", "stages=[teach]",
-        "tracking=none", "hardware.threads=1",
-    ]  # fmt: skip
+    typed = [*SMALL, "questions.number=60", "stages=[teach]"]
     with misbehaving() as server:
         server.usual = slow
         for _ in range(3):
@@ -66,7 +64,7 @@ def test_a_killed_run_asks_nothing_again_that_was_answered(
         assert len(server.requests) - asked == 60 - kept
         assert len(server.requests) <= 60 + 3 * AT_ONCE
         assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
-    assert f"asks {server.address.split('/')[2]}" in output or server.address.split("/")[2] in output
+    assert server.address.split("/")[2] in output  # the host is named
     assert KEY not in output
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
@@ -77,9 +75,9 @@ def test_more_samples_are_further_ones_and_costs_are_those_of_the_tokens(
 ) -> None:
     monkeypatch.setenv("TEST_KEY", KEY)
     with misbehaving() as server:
-        first = taught(tmp_path, *settings(server), "stages=[teach]")
+        first = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]")
         assert len(server.requests) == 6
-        more = taught(tmp_path, *settings(server), "stages=[teach]", "teach.samples=5")
+        more = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]", "teach.samples=5")
         assert [request["n"] for request in server.requests[6:]] == [3] * 6
     seeds = {(row["question"], row["rollout"]): row["seed"] for row in rollouts(more)}
     for row in rollouts(first):
@@ -96,7 +94,7 @@ def test_a_limit_on_money_stops_asking(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TEST_KEY", KEY)
     with misbehaving() as server:
         server.usual = slow
-        run = taught(tmp_path, *settings(server), "stages=[teach]", "teach.limit_money=0.03")
+        run = ran(tmp_path, *SMALL, *settings(server), "stages=[teach]", "teach.limit_money=0.03")
         asked = len(server.requests)
     made = counts(run, "rollouts")
     assert made["not_asked"] > 0
@@ -112,10 +110,30 @@ def test_failures_are_counted_by_reason_and_too_many_are_an_error(
     with misbehaving() as server:
         server.script.append(Answer(400, refused))
         with pytest.raises(LarkError, match="failed at 1 of 6 questions"):
-            taught(tmp_path, *settings(server), "stages=[teach]")
+            ran(tmp_path, *SMALL, *settings(server), "stages=[teach]")
         asked = len(server.requests)
-        run = taught(tmp_path, *settings(server), "stages=[pool]", "teacher.endpoint.failures=0.5")
+        run = ran(tmp_path, *SMALL, *settings(server), "stages=[pool]", "teacher.endpoint.failures=0.5")
         assert len(server.requests) <= 6 + AT_ONCE
         assert asked >= 1
     assert counts(run, "rollouts")["failures"] == {"content_filter": 1}
     assert counts(run, "pool")["questions"] == 5
+
+
+def test_a_judge_behind_an_endpoint_is_asked_about_each_rollout_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    judge = ["teacher=[endpoint,self]", "teacher.self.max_new_tokens=48"]
+    judge += ["teach.verify=judge", "teach.judge=endpoint"]
+    with misbehaving() as server:
+        server.usual = lambda request: Answer(body=completion("Let me see. Verdict: wrong"))
+        run = ran(tmp_path, *SMALL, *settings(server), *judge)
+        asked = len(server.requests)
+        assert {request["messages"][0]["role"] for request in server.requests} == {"user"}
+        more = ran(tmp_path, *SMALL, *settings(server), *judge, "teach.samples=3")
+        assert len(server.requests) - asked <= 6
+    texts = {(row["question"], row["response"]) for row in rollouts(run)}
+    assert len(texts) <= asked <= 12
+    assert counts(run, "verdicts")["wrong"] == 12
+    assert counts(more, "verdicts")["wrong"] == 18
+    assert set(counts(run, "pool")["teachers"]) == {"self"}  # the judge is not asked the questions

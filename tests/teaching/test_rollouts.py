@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,24 @@ import pytest
 
 from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
+from lark.teaching.rollouts import merge, teach
+from lark.work.launch import read_job
 from tests.conftest import composed, run_program, start_program
 
-TAUGHT = [
+SMALL = [
     "pool=taught", "questions.path=demo", "questions.number=6", "teach.samples=2", "stages=[pool]",
-    "teacher=[self]", "teacher.self.max_new_tokens=48", "tracking=none", "hardware.threads=1",
+    "tracking=none", "hardware.threads=1",
 ]  # fmt: skip
+TAUGHT = [*SMALL, "teacher=[self]", "teacher.self.max_new_tokens=48"]
 
 
 def taught(outputs: Path, *more: str) -> Pipeline:
     """A run of the real pipeline, with the demo's student as its own teacher."""
-    run = Pipeline(composed(*TAUGHT, f"outputs={outputs}", *more), outputs / "runs" / "test")
+    return ran(outputs, *TAUGHT, *more)
+
+
+def ran(outputs: Path, *settings: str) -> Pipeline:
+    run = Pipeline(composed(*settings, f"outputs={outputs}"), outputs / "runs" / "test")
     run.run()
     return run
 
@@ -182,3 +190,20 @@ def test_questions_without_an_answer_are_decided_by_vote(first: Pipeline, tmp_pa
     assert counts(run, "questions")["repeated"] == 6
     assert counts(run, "verdicts")["unknown"] == 12
     assert counts(run, "pool")["votes"]["undecided"] < 6
+
+
+def test_the_number_of_processes_changes_nothing_and_may_change_in_between(
+    first: Pipeline, tmp_path: Path
+) -> None:
+    job, target = read_job(folder(first, "rollouts") / "job.json")
+    assert target == "lark.teaching.rollouts:teach"
+    own = replace(job, folder=tmp_path, outputs={"self": tmp_path})
+    teach(replace(own, rank=1, world=2))
+    assert [path.name for path in tmp_path.glob("shard-*")] == ["shard-00001.jsonl"]
+    with pytest.raises(LarkError, match=r"3 of 6 questions have no answer yet\. Run the command again"):
+        merge(own, {})
+    for rank in range(3):
+        teach(replace(own, rank=rank, world=3))
+    assert merge(own, {})["self"] == counts(first, "rollouts")
+    whole = folder(first, "rollouts") / "rollouts.jsonl"
+    assert (tmp_path / "rollouts.jsonl").read_bytes() == whole.read_bytes()

@@ -12,7 +12,7 @@ from lark.pool.noise import noisy, to_damage
 from lark.pool.partition import PART_BYTES, groups, write_parts
 from lark.pool.read import question_texts, read
 from lark.pool.summary_text import pool_summary
-from lark.pool.taught import write_sources
+from lark.pool.taught import SOURCES, write_sources
 from lark.pool.worker import write_parts_on_cluster
 from lark.work.operation import Counts, Job, Operation
 
@@ -50,7 +50,10 @@ def _pool(job: Job) -> Counts:
         damaged = to_damage(read(pool, without=tally.contaminated), pool)
         tally.damaged = len(damaged)
         trajectories = noisy(trajectories, pool, damaged)
-    return pools.write(trajectories, job.folder / pools.FILE, pool, tally)
+    counts = pools.write(trajectories, job.folder / pools.FILE, pool, tally)
+    # It has paths of this machine.
+    (job.folder / SOURCES).unlink(missing_ok=True)
+    return counts
 
 
 def _fetch(config: Config) -> bool:
