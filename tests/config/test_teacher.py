@@ -68,7 +68,15 @@ def test_a_file_of_ones_own_adds_a_teacher(tmp_path: Path) -> None:
     (tmp_path / "teacher").mkdir()
     (tmp_path / "teacher" / "mine.yaml").write_text("# @package teacher.mine\npath: my/model\n")
     code, output = run_program(
-        "--config-dir", str(tmp_path), "teacher=[mine]", "stages=[pool]", "dry_run=true", outputs=tmp_path
+        "--config-dir",
+        str(tmp_path),
+        "teacher=[mine]",
+        "teacher.mine.engine=hf",
+        "pool=taught",
+        "questions.path=demo",
+        "stages=[pool]",
+        "dry_run=true",
+        outputs=tmp_path,
     )
     assert code == 0, output
     assert "my/model" in (next(tmp_path.rglob(".hydra/config.yaml"))).read_text()
