@@ -25,13 +25,16 @@ class InvalidAnswerError(Exception):
 
 
 def body(teacher: config.Teacher, ask: Ask, sampling: AskSampling) -> dict[str, Any]:
-    """The JSON of a request."""
+    """The JSON of a request. A teacher with a path is asked by a batch file, for `vllm run-batch`."""
+    most = sampling.max_new_tokens
+    if teacher.is_local:  # vLLM refuses a limit that is longer than the context
+        most = min(most, teacher.context)
     request: dict[str, Any] = {
         "model": teacher.model or teacher.path,
         "messages": [dict(message) for message in ask.messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "max_tokens": sampling.max_new_tokens,
+        "max_tokens": most,
         "seed": ask.seed,
     }
     if ask.samples > 1:

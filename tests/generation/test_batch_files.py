@@ -108,7 +108,7 @@ def test_results_of_something_else_are_refused(tmp_path: Path, wrong: dict[str, 
 
 
 def test_vllm_reads_the_requests_and_its_results_are_read(tmp_path: Path) -> None:
-    teacher = Teacher(path=str(DEMO), max_new_tokens=40, dtype="float32")
+    teacher = Teacher(path=str(DEMO), max_new_tokens=4000, context=512, dtype="float32")
     long = Ask(({"role": "user", "content": "1 + " * 600},), 7)
     questions = [*asks(), ("long", 0, long)]
     (requests,) = batch_files.write(tmp_path, teacher, questions, AskSampling.of(teacher))
