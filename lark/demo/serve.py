@@ -12,17 +12,18 @@ import tempfile
 from pathlib import Path
 
 from lark.demo.vllm_server import serving
-from lark.models.shapes import DEMO
-from lark.work.entry import run_main
+
+MODEL = Path(__file__).parent / "student"
 
 
 def main(command: list[str]) -> int:
     """Run a command beside the server; return its exit code."""
     if not command:
         sys.exit("usage: python -m lark.demo.serve <command with {endpoint}>")
-    with tempfile.TemporaryDirectory() as folder, serving(DEMO, Path(folder) / "log") as endpoint:
+    sys.stderr.write("starting `vllm serve` with the demo's student, which takes a minute …\n")
+    with tempfile.TemporaryDirectory() as folder, serving(MODEL, Path(folder) / "vllm.log") as endpoint:
         return subprocess.call([word.replace("{endpoint}", endpoint) for word in command])
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     config = composed(_settings(arguments[3:]))
     plan = wanted(fetched_plan(config, Checksums(config.outputs_path)), ["teach"])
     store = Store(config.outputs_path)
-    steps = [step for step in plan if step.artifacts[0].kind == ROLLOUTS and step.teacher != SELF]
+    steps = [step for step in plan if step.makes(ROLLOUTS) and step.teacher != SELF]
     checks.any_teachers(len(steps))
     for step in steps:
         _prepare(config, plan, step, store, folder)

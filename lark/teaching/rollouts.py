@@ -306,7 +306,8 @@ def row_of(question: Question, workload: Workload, number: int, sample: Mapping[
         "temperature": teacher.temperature,
         "top_p": teacher.top_p,
     }
-    made = {name: value for name, value in sample.items() if name not in ("text", "reasoning")}
+    made = dict(sample)
+    del made["text"], made["reasoning"]
     return labels | made
 
 

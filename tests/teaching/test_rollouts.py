@@ -15,6 +15,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.pipeline.pipeline import Pipeline
+from lark.planner.report import report
 from lark.teaching.rollouts import merge, teach
 from lark.work.launch import read_job
 from tests.conftest import composed, run_program, start_program
@@ -207,3 +208,15 @@ def test_the_number_of_processes_changes_nothing_and_may_change_in_between(
     assert merge(own, {})["self"] == counts(first, "rollouts")
     whole = folder(first, "rollouts") / "rollouts.jsonl"
     assert (tmp_path / "rollouts.jsonl").read_bytes() == whole.read_bytes()
+
+
+def test_the_plan_counts_what_is_left_to_ask_with_tokens_and_money(tmp_path: Path) -> None:
+    asked = taught(tmp_path, "stages=[teach]", "teach.verify=none")
+    priced = ["teacher.self.price.output=10", "teach.samples=3", "questions.number=7"]
+    run = Pipeline(composed(*TAUGHT, f"outputs={tmp_path}", *priced), tmp_path / "runs" / "plan")
+    table, refusal = report(run.config, run.steps, run.lengths(), run.finished())
+    assert refusal is None
+    # 6 questions have 2 of 3 samples, and one is new. Their length is that of the samples so far.
+    made = counts(asked, "rollouts")
+    tokens = 9 * made["tokens"] / made["rollouts"]
+    assert f"self: 9 rollouts, about {tokens:,.0f} tokens, cost about {tokens * 10 / 1e6:,.2f}" in table
