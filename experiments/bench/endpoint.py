@@ -1,7 +1,7 @@
 """How busy the endpoint engine keeps a vLLM server on this machine, compared with vLLM's own client.
 
 Run as: python -m experiments.bench.endpoint [--quick]
-Time: 8 minutes on 2 cores, 4 with --quick (128 prompts instead of 512, one round instead of three).
+Time: 8 minutes on 2 cores, 4 with --quick (128 prompts instead of 512).
 Expect: at least 90% of the tokens per second that `vllm bench serve` gets from the same server with the same
 prompts, lengths and number of requests in flight, in the same run. Writes outputs/bench/endpoint.csv.
 
@@ -31,8 +31,11 @@ from lark.printing import log_to
 from lark.work.entry import run_main
 
 log = logging.getLogger("bench.endpoint")
-TOKENS = 64
+TOKENS = 256
+"""Few for a rollout, and most of what the student's context leaves."""
 IN_FLIGHT = 32
+ROUNDS = 3
+"""The median counts: on shared cores, single rounds differ by half."""
 LEAST = 0.9
 """The least share of the throughput of vLLM's own client."""
 
@@ -109,7 +112,7 @@ def require_tokens(tokens: int, requests: int) -> None:
 
 
 def main() -> None:
-    parser = command_line(__doc__, "128 prompts and one round")
+    parser = command_line(__doc__, "128 prompts")
     is_quick = parser.parse_args().quick
     log_to()
     count = 128 if is_quick else 512
@@ -121,7 +124,7 @@ def main() -> None:
         serving(DEMO, Path(name) / "log") as address,
     ):
         ours(address, prompts[:IN_FLIGHT])  # not measured: the first requests of a server are slow
-        for number in range(1 if is_quick else 3):
+        for number in range(ROUNDS):
             results.append(
                 Round(number + 1, count, ours(address, prompts), theirs(address, prompts, Path(name)))
             )
