@@ -40,6 +40,14 @@ help: ## Show this list
 run: $(VENV)/$(if $(filter smollm2,$(value STUDENT)),.test,.run) ## Run the demo, from pool to table (change it with ARGS="method=rsr budget=1", STUDENT=..., POOL=<file>)
 	$(PY) run.py $(if $(value STUDENT),$(call quoted,student,STUDENT)) $(if $(value POOL),pool=files $(call quoted,pool.path,POOL)) $(ARGS)
 
+# Three small teachers: the student itself, the same model with more randomness, and one behind an endpoint on this machine.
+TEACH := pool=taught pool.correct_only=true questions.path=demo questions.number=40 teacher=[self,demo,endpoint] \
+	teacher.self.max_new_tokens=128 teach.samples=4 teacher.endpoint.model=demo teacher.endpoint.thinking=none \
+	teacher.endpoint.max_new_tokens=128 teacher.endpoint.temperature=0.8 'teacher.endpoint.endpoint={endpoint}'
+
+teach: $(VENV)/.run ## Make a pool: questions to three small teachers, one behind an endpoint, verified, through to the table
+	$(PY) -m lark.demo.serve $(PY) run.py $(TEACH) $(ARGS)
+
 explore: $(VENV)/.run ## Open the explorer: candidates, tokens, methods and answers of the artifacts in outputs/ (ARGS="--port 9000", or another store)
 	$(PY) -m lark.explorer $(if $(ARGS),$(ARGS),outputs)
 
@@ -113,4 +121,4 @@ $(VENV)/.flash: $(VENV)/.test
 	MAX_JOBS=$${MAX_JOBS:-8} FLASH_ATTN_CUDA_ARCHS="$${FLASH_ATTN_CUDA_ARCHS:-80;90}" $(INSTALL) --no-build-isolation --group flash
 	touch $@
 
-.PHONY: help run explore test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run teach explore test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

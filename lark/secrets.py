@@ -33,6 +33,15 @@ PATTERNS = re.compile(
 """Credentials that are recognised by their form."""
 
 
+_ADDED: set[str] = set()
+"""Variables that settings name as those of credentials, whatever they are called."""
+
+
+def add_variable(name: str) -> None:
+    """Treat the value of an environment variable as a credential from now on."""
+    _ADDED.add(name)
+
+
 def redact(text: str) -> str:
     """The text with every credential replaced by a mark that names it."""
     for value, name in _secrets(_environment()):
@@ -97,7 +106,11 @@ def secret_refused(key: str, kind: str) -> str:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in os.environ.items() if SECRET_VARIABLE.search(name))
+    return tuple((name, value) for name, value in os.environ.items() if _is_secret(name))
+
+
+def _is_secret(variable: str) -> bool:
+    return variable in _ADDED or SECRET_VARIABLE.search(variable) is not None
 
 
 @lru_cache(8)

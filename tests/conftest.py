@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,39 @@ def smollm2(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             dequantise(gguf_file, draft)
             draft.rename(folder)
     return folder
+
+
+SERVED_KEY = "SERVED_API_KEY"
+"""The environment variable with the key of `vllm_endpoint`."""
+
+
+@pytest.fixture(scope="session")
+def vllm_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real `vllm serve` with the demo's student (model `demo`), which wants a key. Started
+    once, even if tests run in several processes.
+    """
+    from lark.demo.vllm_server import serving
+
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    address = folder / "vllm_endpoint"
+    os.environ[SERVED_KEY] = "the-key-of-the-served-demo"
+    with (folder / "vllm.lock").open("w") as lock, (folder / "vllm.users").open("w") as users:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if address.exists():
+            fcntl.flock(users, fcntl.LOCK_SH)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            yield address.read_text()
+            return
+        with serving(DEMO, folder / "vllm.log", key=os.environ[SERVED_KEY]) as url:
+            address.write_text(url)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            yield url
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            address.unlink()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            # Other processes may still use the server.
+            fcntl.flock(users, fcntl.LOCK_EX)
 
 
 def start_program(*arguments: str, outputs: Path, **options: object) -> subprocess.Popen[str]:

@@ -29,6 +29,7 @@ LAYERS = [
     ["generation"],
     ["demo"],
     ["pool"],
+    ["teaching"],
     ["scoring"],
     ["selection"],
     ["training"],

@@ -21,6 +21,7 @@ from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
 from lark.names import override_key
 from lark.pipeline.plan import make_plan
+from lark.pool.read import question_texts
 from lark.printing import counted
 from lark.selection.held_out import PROBLEMS, TRAJECTORIES, Split, held_out_artifact, source, write_held_out
 from lark.store.store import Artifact, Checksums
@@ -133,7 +134,7 @@ class Contest:
         if not self.evaluates:
             return set()
         pool = replace(source(self.config.pool, self.questions), ids=list(split.training))
-        return set(contaminated(pool, self.benchmark)) & set(split.training)
+        return set(contaminated(question_texts(pool), pool, self.benchmark)) & set(split.training)
 
     @property
     def stages(self) -> list[str]:

@@ -18,7 +18,6 @@ from lark.config import Benchmark, Pool
 from lark.evaluation import benchmarks
 from lark.evaluation.benchmarks import Problem
 from lark.pool import trajectories as pools
-from lark.pool.read import question_texts
 from lark.scoring.by_question import Floats, Integers
 from lark.store.store import atomic
 from lark.work.operation import Job
@@ -141,11 +140,12 @@ def _load(benchmark: Benchmark) -> dict[str, Sequence[Problem]]:
     return {name: benchmarks.load(name, task) for name, task in benchmark.tasks.items()}
 
 
-def contaminated(pool: Pool, benchmark: Benchmark) -> dict[str, str]:
-    """Questions of a pool that resemble a problem (pool.similarity), with its name: `amc problem 17`."""
+def contaminated(texts: Mapping[str, str], pool: Pool, benchmark: Benchmark) -> dict[str, str]:
+    """Ids of questions that resemble a problem (pool.similarity), each with its name: `amc problem 17`.
+    `texts`: of the questions, by id.
+    """
     names, problems = _flat(_load(benchmark))
     stems = [stem(problem) for problem in problems]
-    texts = question_texts(pool)
     ids = list(texts)
     matches = {}
     for start in range(0, len(ids), QUESTIONS_AT_ONCE):

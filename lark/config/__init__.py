@@ -15,6 +15,8 @@ from lark.config.method import Judge, Method, Scoring, Sketch, Validation
 from lark.config.pool import ANSWER_FORMATS, HYGIENE, Mixed, Pool, Source
 from lark.config.schema import STAGES, Config, from_dict, load, register
 from lark.config.student import Student
+from lark.config.teacher import Teacher
+from lark.config.teaching import Questions, Teach
 from lark.config.training import HeldOut, Lora, Training
 
 __all__ = [
@@ -38,11 +40,14 @@ __all__ = [
     "Mixed",
     "Planning",
     "Pool",
+    "Questions",
     "Scoring",
     "Sketch",
     "Source",
     "Student",
     "Task",
+    "Teach",
+    "Teacher",
     "Tracking",
     "Training",
     "Validation",

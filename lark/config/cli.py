@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lark.config.checks import user_path
+from lark.config.teacher import is_variable, key_refused
 from lark.errors import LarkError
 from lark.printing import visible
 from lark.secrets import find, secret_refused
@@ -14,9 +15,11 @@ VALUED = frozenset(
     "--cfg -c --package -p --config-path -cp --config-name -cn --config-dir -cd --info -i".split()  # noqa: SIM905
 )
 """Hydra flags that take the next argument as their value."""
-LISTS = ("force", "stages")
+LISTS = ("force", "stages", "teacher")
 ADDED = ("pool.fields", "pool.mix", "method.options", "student.template_options")
 """Settings that have no keys until they are added."""
+OF_A_TEACHER = re.compile(r"teacher\.[^.]+\.(template_options|extra)\.")
+"""Settings of a teacher that have no keys until they are added."""
 PLACES = (
     "hydra.run.dir",
     "hydra.sweep.dir",
@@ -66,7 +69,7 @@ def _translated(argument: str) -> str:
         return "budget.size=" + value.replace("'", "")
     if key in LISTS and re.fullmatch(r"\w+(,\w+)*", value) and value != "null":
         return f"{key}=[{value}]"
-    if ".".join(key.split(".")[:2]) in ADDED:
+    if ".".join(key.split(".")[:2]) in ADDED or OF_A_TEACHER.match(key):
         return f"++{argument}"
     if key == "outputs" and value.lstrip("'\"").startswith("~"):
         value = str(user_path(key, value.strip("'\"")))  # Hydra would create a folder called ~ for the run
@@ -105,6 +108,15 @@ def no_credentials(argument: str) -> None:
         raise LarkError(secret_refused(_key(argument), secret))
 
 
+def no_keys(argument: str) -> None:
+    """Refuse a key where the name of its variable belongs. Hydra would save it."""
+    setting, _, value = argument.partition("=")
+    name = value.strip("'\"")
+    is_key = re.fullmatch(r"\+{0,2}teacher\.[^.]+\.key", setting) is not None
+    if is_key and name != "null" and not all(map(is_variable, name.split(","))):
+        raise LarkError(key_refused(_key(argument)))
+
+
 def below_outputs(argument: str) -> None:
     """Refuse settings of Hydra that would write a run elsewhere."""
     key, _, value = argument.partition("=")
@@ -126,9 +138,13 @@ def no_pickles(argument: str) -> None:
 
 
 def named_option(argument: str) -> None:
-    """Refuse a number, a list or null as the option of a group. A number is a budget."""
+    """Refuse a number, a list or null as the option of a group. A number is a budget; a run has several
+    teachers.
+    """
     key, _, value = argument.partition("=")
     group = key.lstrip("+~")
+    if group == "teacher" and value.startswith("["):
+        return
     if key != "budget" and NO_NAME.fullmatch(value) and group and (CONF / group).is_dir():
         raise LarkError(f"{argument}: leave it out, or choose one of {', '.join(options_of(group))}.")
 
@@ -140,7 +156,7 @@ def outputs_folder(argument: str) -> None:
 
 
 RULES: tuple[Callable[[str], None], ...] = (
-    no_credentials, below_outputs, no_pickles, named_option, outputs_folder
+    no_credentials, no_keys, below_outputs, no_pickles, named_option, outputs_folder
 )  # fmt: skip
 """What every argument must satisfy, in this order: an error must not print a credential."""
 

@@ -10,7 +10,9 @@ from typing import Any, get_args
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from lark.config.cli import options_of
 from lark.config.schema import Config
+from lark.config.teacher import Teacher
 from lark.errors import LarkError
 
 LIBRARIES = ("hydra", "hydra_plugins", "omegaconf", "antlr4", "submitit")
@@ -99,8 +101,30 @@ def _no_such_option(match: re.Match[str]) -> str:
     return f"{group}={option}: there is no such option; choose one of {', '.join(sorted(options.split()))}."
 
 
+def _no_such_file(match: re.Match[str]) -> str:
+    """A list names a file of a group that does not exist. Only teachers are chosen as a list."""
+    group, option = match.groups()
+    options = ", ".join(options_of(group))
+    return (
+        f"{group}={option}: there is no such option; choose one of {options}, or give the folder of your own"
+        f" {group}/{option}.yaml with --config-dir."
+    )
+
+
+def _no_package(match: re.Match[str]) -> str:
+    file = match[1]
+    name = file.rpartition("/")[2]
+    return (
+        f"{file}.yaml: its settings are not those of a teacher, or have no name. Its first line must be"
+        f" `# @package teacher.{name}`."
+    )
+
+
 def _no_such_key(match: re.Match[str]) -> str:
     key = match[1]
+    teacher = re.fullmatch(r"\+*(teacher\.([^.]+))\.(\w+)(\.\w+)?", key)
+    if teacher is not None and teacher[3] in keys_of(Teacher):
+        return f"{key}: this run has no {teacher[1]}; add it, as in teacher=[{teacher[2]}]."
     task = re.match(r"\+?benchmark\.tasks\.(\w+)", key)
     if task is not None:
         # Hydra applies the settings of a sweep before the swept student brings its benchmark.
@@ -152,6 +176,8 @@ EXPLANATIONS: list[tuple[str, Callable[[re.Match[str]], str]]] = [
         r"Could not find '(hydra/launcher|\S+?)/(\S*)'\s+Available options in '\S+':\s+(.*?)\s+Config search",
         _no_such_option,
     ),
+    (r"Could not load '(teacher)/(\S+?)'", _no_such_file),
+    (r"In '(teacher/\S+?)': (?:Validation|ConfigKey|ConfigComposition)", _no_package),
     (r"Could not override '(\S+?)'", _no_such_key),
     (r"Ambiguous value for argument '(.*?)'\n", _several_values),
     (

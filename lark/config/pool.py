@@ -35,6 +35,8 @@ LONGEST_LABEL = 40
 """Characters of a file's name in the names of a pool's artifacts."""
 FORMATS = ("rows", "rsr", "hub")
 """Formats of a source that is read from files or from the hub."""
+TAUGHT = "taught"
+"""Format of a pool that the teachers of the run write."""
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Source:
     format: str = MISSING
     """rows: JSONL, JSON, Parquet or CSV files. rsr: the paper's pool, one JSON file per teacher and
     rollout, as files or in a folder per teacher; a local folder or a dataset id. hub: a Hugging Face
-    dataset id or folder. demo: generated. mix: several sources (pool.mix).
+    dataset id or folder. demo: generated. mix: several sources (pool.mix). taught: written by the
+    teachers of the run.
     """
     path: str | None = None
     """File, folder or dataset id. A glob pattern selects several files."""
@@ -167,7 +170,7 @@ class Pool(Source):
     def __post_init__(self) -> None:
         section = Section("pool", self)
         section.plain_name()
-        section.one_of("format", ("demo", *FORMATS, "mix"))
+        section.one_of("format", ("demo", *FORMATS, "mix", TAUGHT))
         section.one_of("turns", ("all", "last"))
         section.one_of("answer_format", ANSWER_FORMATS)
         section.one_of("labels", ("given", "vote"))

@@ -21,17 +21,19 @@ from lark.config.method import Method, Scoring, Sketch, method_key
 from lark.config.pool import Pool
 from lark.config.precision import resolved
 from lark.config.student import Student
+from lark.config.teacher import Teacher, check_teachers, is_variable, key_refused
+from lark.config.teaching import Questions, Teach
 from lark.config.training import Training
 from lark.errors import LarkError
 from lark.names import file_name
-from lark.secrets import redact, secret_refused, settings_with_secrets
+from lark.secrets import add_variable, redact, secret_refused, settings_with_secrets
 
-STAGES = ("pool", "score", "select", "train", "evaluate", "analyse", "report")
+STAGES = ("teach", "pool", "score", "select", "train", "evaluate", "analyse", "report")
 FETCH = "fetch"
-DEFAULT_SCALE = "demo"
 """A value of `stages` that only downloads the inputs of a run. A run without it downloads what it needs
 itself.
 """
+DEFAULT_SCALE = "demo"
 
 
 @dataclass
@@ -39,7 +41,11 @@ class Config:
     """All settings of one run of run.py."""
 
     student: Student = MISSING
+    questions: Questions = field(default_factory=Questions)
+    teach: Teach = field(default_factory=Teach)
     pool: Pool = MISSING
+    teacher: dict[str, Teacher] = field(default_factory=dict)
+    """The teachers that answer questions, by name. `teacher=[a,b]` chooses files of conf/teacher."""
     method: Method = MISSING
     weighting: str = "auto"
     """How weight is distributed over the selected trajectories of a question. auto: the method's default."""
@@ -87,6 +93,8 @@ class Config:
             one_of("stages", stage, (FETCH, *STAGES))
         is_alone = FETCH not in self.stages or len(self.stages) == 1
         require(is_alone, "stages", self.stages, "fetch runs alone: run it first, then the other stages")
+        check_teachers(self.teacher)
+        self.questions.resolve()
         one_of("whole_weights", self.whole_weights, ("uniform", "margins"))
         has_experiment = self.experiment.name is not None
         if has_experiment:
@@ -138,7 +146,11 @@ def others(overrides: Sequence[str]) -> str:
     for override in overrides:
         key, has_value, value = override.lstrip("+").partition("=")
         is_named = key in IN_FOLDER or key.partition(".")[0] in ("tracking", "hardware", "planner")
-        if has_value and not is_named and re.fullmatch(r"[\w.+-]{1,20}", value):
+        if key == "teacher":  # a list: [a,b]
+            value = file_name(value.strip("[]").replace(",", "+"))[:60]
+        elif not re.fullmatch(r"[\w.+-]{1,20}", value):
+            continue
+        if has_value and not is_named:
             name += f"-{key.rpartition('.')[2]}={value}"
     return name
 
@@ -164,12 +176,16 @@ def load(composed: DictConfig, run_folder: Path | None = None) -> Config:
     """Convert the composed configuration to checked, plain objects. `run_folder`: where Hydra has written
     its settings.
     """
+    values: Any = OmegaConf.to_container(composed)
+    _refuse_keys(values.get("teacher") or {}, run_folder)
     config = _plain_objects(composed)
-    values = OmegaConf.to_container(composed)
     _refuse_unknown_keys(values, config)
     config.benchmark.leave_out()
     _resolve_precision(config)
     check_values(config)
+    for teacher in config.teacher.values():
+        if teacher.key is not None:
+            add_variable(teacher.key)
     for key, secret in settings_with_secrets(values):
         _redact_files(run_folder)
         raise LarkError(secret_refused(key, secret))
@@ -207,12 +223,26 @@ def _refuse_unknown_keys(values: Any, config: Config) -> None:
         )
 
 
-def _redact_files(run_folder: Path | None) -> None:
-    """Remove credentials from the settings that Hydra saves before the program starts."""
+def _refuse_keys(teachers: dict[str, Any], run_folder: Path | None) -> None:
+    """Refuse a key where the name of its variable belongs, before anything else can repeat it."""
+    for name, teacher in teachers.items():
+        key = teacher.get("key")
+        if isinstance(key, str) and not is_variable(key):
+            _redact_files(run_folder, key)
+            raise LarkError(key_refused(f"teacher.{name}.key"))
+
+
+def _redact_files(run_folder: Path | None, key: str | None = None) -> None:
+    """Remove credentials from the settings that Hydra saves before the program starts. `key`: one that is
+    not recognised by itself.
+    """
     if run_folder is None:
         return
     for file in run_folder.glob(".hydra/*.yaml"):
-        file.write_text(redact(file.read_text(encoding="utf-8")), encoding="utf-8")
+        text = redact(file.read_text(encoding="utf-8"))
+        if key:
+            text = text.replace(key, "<redacted>")
+        file.write_text(text, encoding="utf-8")
 
 
 def _unknown(values: Any, read: object, prefix: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
         for teacher in TEACHERS:
             for rollout, response in enumerate(rollouts(teacher, problem, seed)):
                 yield {
-                    "question_id": f"demo-{number:05d}",
+                    "question_id": question_id(number),
                     "candidate_id": f"{teacher}.{rollout}",
                     "teacher": teacher,
                     "rollout": rollout,
@@ -29,6 +29,16 @@ def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
                     "answer": problem.answer,
                     "correct": True,
                 }
+
+
+def questions(count: int, seed: int) -> Iterator[dict[str, str]]:
+    """The questions of that pool alone, with their answers."""
+    for number, problem in enumerate(_distinct(count, seed)):
+        yield {"question_id": question_id(number), "question": problem.question, "answer": problem.answer}
+
+
+def question_id(number: int) -> str:
+    return f"demo-{number:05d}"
 
 
 def _distinct(questions: int, seed: int) -> Iterator[ArithmeticProblem]:

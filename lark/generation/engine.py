@@ -32,6 +32,10 @@ class Sampling:
     """JSON schema of the answer. vllm and sglang support any; hf only one with finitely many answers (see
     `documents`).
     """
+    logprobs: bool = False
+    """Whether the log-probability of every generated token is returned: the model's own, before temperature
+    and top-p.
+    """
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Generation:
     text: str
     finish_reason: str
     n_tokens: int
+    logprobs: tuple[float, ...] | None = None
+    """Of every generated token, with the one that ends the answer; None if they were not asked for."""
 
 
 class Engine(Protocol):
@@ -187,18 +193,21 @@ def decode(
     tokens: Sequence[Sequence[int]],
     finished: Sequence[str],
     stop_ids: Sequence[int],
+    logprobs: Sequence[Sequence[float]] | None = None,
 ) -> list[Generation]:
     """Decode token ids in the same way for all engines: without the final stop token, without special
-    tokens.
+    tokens. `logprobs`: of each token, if they were asked for.
     """
     answers = []
     for ids, reason in zip(tokens, finished, strict=True):
         ends = reason == "stop" and len(ids) > 0 and ids[-1] in stop_ids
         answers.append(list(ids[:-1]) if ends else list(ids))
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
-    return [
-        Generation(text, reason, len(ids)) for text, reason, ids in zip(texts, finished, tokens, strict=True)
-    ]
+    generations = []
+    for index, text in enumerate(texts):
+        values = None if logprobs is None else tuple(logprobs[index])
+        generations.append(Generation(text, finished[index], len(tokens[index]), values))
+    return generations
 
 
 def constraint(schema: Mapping[str, Any] | None) -> list[str] | dict[str, Any] | None:

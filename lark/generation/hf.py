@@ -46,6 +46,8 @@ class _Row:
     node: dict[int, Any] | None
     """Position in the tree of allowed answers; None: anything is allowed."""
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    """Of each token, if they are asked for."""
     stopped: bool = False
 
     @property
@@ -176,7 +178,8 @@ class HFEngine:
     def _decoded(self, rows: list[_Row], sampling: Sampling) -> list[Generation]:
         rows.sort(key=lambda row: row.sample)
         reasons = ["stop" if row.stopped else "length" for row in rows]
-        return decode(self.tokenizer, [row.tokens for row in rows], reasons, sampling.stop_ids)
+        logprobs = [row.logprobs for row in rows] if sampling.logprobs else None
+        return decode(self.tokenizer, [row.tokens for row in rows], reasons, sampling.stop_ids, logprobs)
 
     @torch.inference_mode()
     def _read(self, rows: list[_Row], sampling: Sampling) -> list[_Part]:
@@ -220,6 +223,11 @@ class HFEngine:
         token = next_token(logits, torch.tensor(uniform, device=self.device), sampling, seen)
         if seen is not None:
             seen.scatter_(1, token[:, None], True)
+        if sampling.logprobs:
+            chosen = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1)
+            for row, logprob in zip(rows, chosen.tolist(), strict=True):
+                if not row.finished:
+                    row.logprobs.append(logprob)
         for row, value in zip(rows, token.tolist(), strict=True):
             if not row.finished:
                 row.append(value, sampling.stop_ids)

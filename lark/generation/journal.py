@@ -11,15 +11,23 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lark.errors import LarkError
-from lark.reading.untrusted import parse_object
+from lark.reading.untrusted import parse_object, parsed
 
 CHECK = "check"
 """Key of a line's checksum."""
 RecordCheck = Callable[[Mapping[str, Any]], str | None]
 """The problem of a record as a phrase, or None."""
+
+
+class Place(NamedTuple):
+    """Where a line is."""
+
+    path: Path
+    start: int
+    """Its first byte."""
 
 
 def read(
@@ -30,16 +38,44 @@ def read(
 
     An incomplete last line (of a killed run, or of one that is writing) is not reported.
     """
+    for record, _ in located(paths, owner, problem, lost):
+        yield record
+
+
+def located(
+    paths: Iterable[Path], owner: str, problem: RecordCheck, lost: list[str] | None = None
+) -> Iterator[tuple[dict[str, Any], Place]]:
+    """The same, each with its place: journals that do not fit into memory are read again line by line
+    (`record_at`).
+    """
     for path in sorted(paths):
+        start = 0
         with path.open("rb") as handle:
             for number, line in enumerate(handle, start=1):
+                place = Place(path, start)
+                start += len(line)
                 if not line.endswith(b"\n"):
                     continue
                 record, reason = _parsed(line, owner, problem)
                 if reason is None:
-                    yield record
+                    yield record, place
                 elif lost is not None:
                     lost.append(f"{path.name}, line {number}: {reason}")
+
+
+def record_at(place: Place) -> dict[str, Any]:
+    """The record of a line that `located` has found valid."""
+    with place.path.open("rb") as handle:
+        handle.seek(place.start)
+        record = parse_object(handle.readline(), str(place.path))
+    del record[CHECK]
+    return record
+
+
+def values(line: bytes) -> dict[str, Any]:
+    """A line's record without any check; empty if it is damaged."""
+    record = parsed(line)
+    return record if isinstance(record, dict) else {}
 
 
 def _parsed(line: bytes, owner: str, problem: RecordCheck) -> tuple[dict[str, Any], str | None]:

@@ -88,10 +88,11 @@ class SGLangEngine:
         the prompt is cached.
         """
         samples = []
+        wanted = {"return_logprob": True} if sampling.logprobs else {}
         for sample in range(sampling.samples):
             settings = parameters(request, sample, sampling)
             samples.append(
-                self.engine.async_generate(input_ids=list(request.prompt), sampling_params=settings)
+                self.engine.async_generate(input_ids=list(request.prompt), sampling_params=settings, **wanted)
             )
         return index, list(await asyncio.gather(*samples))
 
@@ -100,10 +101,19 @@ class SGLangEngine:
         for reason in reasons:
             require_finished(reason)
         tokens = [list(output["output_ids"]) for output in outputs]
-        return decode(self.tokenizer, tokens, [reason["type"] for reason in reasons], sampling.stop_ids)
+        finished = [reason["type"] for reason in reasons]
+        logprobs = None
+        if sampling.logprobs:
+            logprobs = [_logprobs(output["meta_info"]) for output in outputs]
+        return decode(self.tokenizer, tokens, finished, sampling.stop_ids, logprobs)
 
     def close(self) -> None:
         self.engine.shutdown()
+
+
+def _logprobs(meta_info: dict[str, Any]) -> list[float]:
+    """The log-probability of each generated token. SGLang gives it with the token's id and text."""
+    return [float(logprob) for logprob, *_ in meta_info["output_token_logprobs"]]
 
 
 def parameters(request: Request, sample: int, sampling: Sampling) -> dict[str, Any]:

@@ -106,7 +106,8 @@ class VLLMEngine:
         samples = sorted(output.outputs, key=attrgetter("index"))
         tokens = [list(sample.token_ids) for sample in samples]
         reasons = [sample.finish_reason for sample in samples]
-        return decode(self.tokenizer, tokens, reasons, sampling.stop_ids)
+        logprobs = [_logprobs(sample) for sample in samples] if sampling.logprobs else None
+        return decode(self.tokenizer, tokens, reasons, sampling.stop_ids, logprobs)
 
     def _parameters(self, request: Request, sampling: Sampling) -> Any:
         from vllm import SamplingParams  # noqa: PLC0415
@@ -126,6 +127,7 @@ class VLLMEngine:
             top_k=sampling.top_k,
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=request.max_new_tokens,
+            logprobs=0 if sampling.logprobs else None,  # 0: of the sampled tokens only
             stop_token_ids=list(sampling.stop_ids),
             structured_outputs=structure,
             detokenize=False,
@@ -152,6 +154,14 @@ class VLLMEngine:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(started, timeout=5)
+
+
+def _logprobs(sample: Any) -> list[float]:
+    """The log-probability of each token that was sampled."""
+    values = []
+    for token, logprobs in zip(sample.token_ids, sample.logprobs, strict=True):
+        values.append(float(logprobs[token].logprob))
+    return values
 
 
 def _children() -> list[Any]:

@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 
 from lark.output.markdown import fenced, front_matter, table
+from lark.output.teach_card import taught
 from lark.store.manifest import Manifest, readable_manifest
 
 LICENCE_HINT = (
@@ -104,6 +105,7 @@ def dataset_card(folder: Path, counts: Mapping[str, Any] | None = None) -> str:
         "## Contents",
         _counts_table(facts),
         *_teachers(facts.folder),
+        *taught(facts.input("pool").folder),
         "## Fields of train.jsonl",
         table(["field", "meaning"], FIELDS),
         "`selection.parquet` has the rank, score, weight and threshold of each trajectory.",

@@ -11,6 +11,7 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.evaluation.resampled import Resampled, resampled
 from lark.output.tables import markdown_table
+from lark.output.teach_summary import teachers_table
 from lark.printing import some, text_table
 from lark.selection.character import CHARACTER, sentence
 from lark.selection.write import SELECTION, length_note
@@ -84,6 +85,9 @@ def run_summary(run: "Pipeline") -> None:
     results = results_table(run.config, models)
     if models:
         _report(run, models, results, selected)
+    teachers = teachers_table(run.store, run.steps)
+    if teachers:
+        log.info("\nTeachers\n\n%s\n", teachers)
     summary = run.folder / ("summary.md" if models else "summary.json")
     log.info("%s\n\nSummary: %s", _steps_table(run), summary)
     seconds = {outcome.step.title: round(outcome.seconds, 2) for outcome in run.outcomes if outcome.made}

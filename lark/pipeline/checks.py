@@ -1,6 +1,8 @@
-"""Refusals of a plan: analyses that do not go with the other settings."""
+"""Refusals of a plan: analyses and teachers that do not go with the other settings."""
 
 from lark.config import Config
+from lark.config.pool import TAUGHT
+from lark.config.teacher import SELF
 from lark.errors import LarkError
 from lark.store.store import Artifact
 
@@ -30,4 +32,27 @@ def require_exact_gradients(config: Config, analysis: str) -> None:
         raise LarkError(
             f"analysis.quick=true sketches gradients, and analysis.name={analysis} needs exact ones:"
             " remove it, or choose analysis.name=gradients."
+        )
+
+
+def check_teaching(config: Config) -> None:
+    """Refuse teachers without questions, and settings that need a teacher that the run does not have."""
+    if (config.pool.format == TAUGHT) != bool(config.teacher):
+        remedy = "name at least one with teacher=<name>" if not config.teacher else "add pool=taught"
+        raise LarkError(f"pool=taught and teacher=… belong together: {remedy} (docs/teach.md).")
+    if config.pool.format != TAUGHT:
+        return
+    teach = config.teach
+    names = ", ".join(config.teacher)
+    if teach.verify == "judge" and teach.judge not in config.teacher:
+        raise LarkError(
+            f"teach.judge={teach.judge}: the run has the teachers {names}. Add the judge to teacher=[…]; it"
+            " is not asked the questions."
+        )
+    if teach.verify == "judge" and len(config.teacher) == 1:
+        raise LarkError(f"teach.judge={teach.judge} is the only teacher: name at least one that it judges.")
+    if config.questions.pass_rate is not None and (SELF not in config.teacher or teach.verify == "none"):
+        raise LarkError(
+            "questions.pass_rate is the share of the student's own samples that are correct: add self to"
+            " teacher=[…], and do not set teach.verify=none."
         )

@@ -17,9 +17,9 @@ from lark.evaluation.grade import METRICS
 from lark.evaluation.shards import GENERATIONS
 from lark.generation.engine import ENGINES
 from lark.pipeline.analysis_plan import ANALYSES, analysis_steps
+from lark.pipeline.checks import check_teaching
 from lark.pipeline.fingerprints import answers_part, questions_part, selection_part, training_part
 from lark.pipeline.operations.evaluate import GENERATE, GRADE
-from lark.pipeline.operations.pool import READ_POOL
 from lark.pipeline.operations.score import scoring_steps
 from lark.pipeline.operations.select import SELECT
 from lark.pipeline.operations.train import TRAIN
@@ -47,6 +47,7 @@ def make_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> 
     `elsewhere`: plan for a pool that is not on this machine; it is then identified by its path alone.
     """
     check_names(config)
+    check_teaching(config)
     base = PlanBase(config, checksums, elsewhere)
     steps = _base_model_steps(base) if config.weighting_name is None else _training_steps(base)
     return _with_conversions(steps, base.conversions)
@@ -96,7 +97,7 @@ def _base_model_steps(base: PlanBase) -> list[Step]:
     analysis = analysis_steps(base, None)
     if not analysis:
         return evaluation
-    return [*evaluation, Step(READ_POOL, (base.pool,)), *analysis]
+    return [*evaluation, *base.pool_steps, *analysis]
 
 
 def _training_steps(base: PlanBase) -> list[Step]:
@@ -109,7 +110,7 @@ def _training_steps(base: PlanBase) -> list[Step]:
     checkpoint = Artifact(CHECKPOINT, _model_name(config), part, {"selection": selection})
     scored = {step.key for step in scoring}
     return [
-        Step(READ_POOL, (base.pool,)),
+        *base.pool_steps,
         *scoring,
         Step(SELECT, (selection,)),
         Step(TRAIN, (checkpoint,), base.weights),

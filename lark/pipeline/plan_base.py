@@ -3,9 +3,12 @@
 from typing import Any
 
 from lark.config import Config, Student
+from lark.config.pool import TAUGHT
 from lark.models.students import CONVERTED, location, packaged_file, tokenizer_identity, weights_identity
 from lark.pipeline.fingerprints import questions_part
+from lark.pipeline.operations.pool import READ_POOL, pool_of
 from lark.pipeline.operations.student import CONVERT
+from lark.pipeline.teach_plan import TeachPlan
 from lark.pool import trajectories as pools
 from lark.pool.hygiene import FAULTS_VERSION
 from lark.pool.identity import pool_identity
@@ -27,13 +30,16 @@ class PlanBase:
         self.name = f"{config.student.name}-{config.pool.label}"
         self.weights = self.weights_of(config.student)
         self.identity = weights_identity(config.student, checksums)
+        self.teaching = None
+        if config.pool.format == TAUGHT:
+            self.teaching = TeachPlan(config, checksums, self.weights_of, elsewhere)
         self.pool = self._pool_artifact(elsewhere)
         tokenizer = tokenizer_identity(config.student, checksums)
         self.lengths = Artifact(LENGTHS_TABLE, self.name, tokenizer, {"pool": self.pool})
         self.pool_and_lengths = {table.kind.name: table for table in (self.pool, self.lengths)}
 
     def _pool_artifact(self, elsewhere: bool) -> Artifact:
-        pool = self.config.pool
+        pool = pool_of(self.config)
         part = pool_identity(pool, self.checksums, elsewhere)
         if pool.correct_only or pool.labels == "vote":
             part["verdicts"] = VERDICTS_VERSION
@@ -44,7 +50,14 @@ class PlanBase:
         if pool.decontaminate:
             tasks = self.config.benchmark.tasks
             part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
-        return Artifact(pools.POOL_TABLE, pool.label, part)
+        inputs = {} if self.teaching is None else self.teaching.inputs
+        return Artifact(pools.POOL_TABLE, pool.label, part, inputs)
+
+    @property
+    def pool_steps(self) -> list[Step]:
+        """The steps that make the pool."""
+        teaching = [] if self.teaching is None else self.teaching.steps
+        return [*teaching, Step(READ_POOL, (self.pool,))]
 
     def weights_of(self, model: Student) -> str | Artifact:
         """Where a model's weights are. A packaged model is converted first."""

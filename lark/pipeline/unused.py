@@ -14,11 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from lark.config import STAGES, Config
+from lark.config.pool import TAUGHT
 from lark.errors import LarkError
 from lark.generation.engine import shared_gpus
 from lark.names import override_key
 from lark.pipeline.analysis_plan import ANALYSES
 from lark.pipeline.operations.analyse import OPERATIONS as ANALYSIS_OPERATIONS
+from lark.pipeline.operations.teach import OPERATIONS as TEACH_OPERATIONS
 from lark.pipeline.registry import OPERATIONS
 from lark.scoring.methods import METHODS
 from lark.work.machine import Machine
@@ -27,6 +29,7 @@ from lark.work.operation import Step
 log = logging.getLogger(__name__)
 
 ANALYSE = ANALYSIS_OPERATIONS[0].stage
+TEACH = TEACH_OPERATIONS[0].stage
 
 
 def check_unused(
@@ -78,6 +81,7 @@ def _switched_off(config: Config, machine: Machine) -> Iterator[tuple[str, str]]
         reason = "it belongs to method=external. Remove it, or add method=external."
         for name in ("path", "higher_is_better", "partial"):
             yield f"method.{name}", reason
+    yield from _of_teaching(config)
     if config.weighting_name == "uniform":
         reason = f"the weights of method={method.name} are uniform. Remove it, or add weighting=chi2."
         yield "whole_weights", reason
@@ -98,9 +102,26 @@ def _switched_off(config: Config, machine: Machine) -> Iterator[tuple[str, str]]
         yield "analysis", f"stages=[{stages}] does not contain {ANALYSE}. Add it, or remove the setting."
 
 
+def _of_teaching(config: Config) -> Iterator[tuple[str, str]]:
+    """Settings of the stage `teach`."""
+    if config.pool.format != TAUGHT:
+        reason = "only pool=taught asks teachers. Add it, or remove the setting."
+        for name in ("questions", "teach"):
+            yield name, reason
+    for name in ("command", "judge"):
+        if config.teach.verify != name:
+            yield f"teach.{name}", f"it belongs to teach.verify={name}. Add that, or remove the setting."
+    if config.teach.verify not in ("answer", "vote"):
+        verify = config.teach.verify
+        reason = f"teach.verify={verify} compares no answers. Remove it, or use teach.verify=answer."
+        yield "teach.grader", reason
+
+
 def _idle_stages(config: Config, plan: Sequence[Step], overrides: Sequence[str]) -> Iterator[str]:
     """Requested stages without a step. `report` has none in any run; it writes the summary."""
-    if "stages" not in map(override_key, overrides) or config.stages == list(STAGES):
+    # All stages are the default; a run without teachers may leave theirs out.
+    all_stages = (list(STAGES), [stage for stage in STAGES if stage != TEACH])
+    if "stages" not in map(override_key, overrides) or config.stages in all_stages:
         return
     planned = dict.fromkeys(step.stage for step in plan)
     with_operations = {operation.stage for operation in OPERATIONS}
@@ -109,6 +130,8 @@ def _idle_stages(config: Config, plan: Sequence[Step], overrides: Sequence[str])
             continue
         if stage == ANALYSE:
             remedy = f"choose a measurement with analysis.name={'|'.join(ANALYSES)}."
+        elif stage == TEACH:
+            remedy = "add pool=taught and teacher=<name> (docs/teach.md)."
         else:
             remedy = (
                 f"the stages of method={config.method.name} are {', '.join(planned)}. Choose one of them,"

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from lark.config import Config
+from lark.config.pool import TAUGHT
 from lark.errors import DamagedError, LarkError
 from lark.planner.checks import empty_pool
 from lark.pool.formats import source_files
@@ -22,6 +23,8 @@ from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
+from lark.teaching.rollouts import in_order
+from lark.teaching.size import planned
 from lark.work.operation import Step
 
 READ_BYTES = 200_000_000
@@ -132,6 +135,8 @@ def pool_lengths(config: Config, artifact: Path | None = None) -> PoolLengths:
     longest = config.student.max_length
     if pool.is_generated:
         return _demo(config)
+    if pool.format == TAUGHT:
+        return _taught(config)
     try:
         files = source_files(pool)
     except LarkError:
@@ -154,6 +159,17 @@ def _demo(config: Config) -> PoolLengths:
         candidates * DEMO_RESPONSE,
         "assumed: the demo pool's mean with its own tokenizer",
     )
+
+
+def _taught(config: Config) -> PoolLengths:
+    """The pool that teachers will write: as long as the paper's, or as they may write."""
+    questions, is_assumed = planned(config)
+    longest = max(teacher.max_new_tokens for teacher in config.teacher.values())
+    lengths = assumed(questions, min(longest + PAPER_PROMPT, config.student.max_length))
+    candidates = config.teach.samples * len(in_order(config))
+    guess = f"; assumed: {questions:,} questions" if is_assumed else ""
+    note = f"assumed: as the paper's teachers write, at most {longest:,} tokens{guess}"
+    return replace(lengths, candidates=candidates, source=note)
 
 
 def _measured(folder: Path) -> PoolLengths:

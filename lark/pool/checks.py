@@ -297,3 +297,10 @@ def check_answered(answered: str | None, calls: Collection[str], where: str) -> 
             f"{where}: the result of the call {quoted(answered)}, but the calls before it are"
             f" {', '.join(sorted(calls))[:80]}. Correct `tool_call_id`, or remove it."
         )
+
+
+def another_rollout(row: Row, verdict: Row) -> LarkError:
+    return LarkError(
+        f"{verdict.where}: this verdict is not that of {row.where}. Verify the rollouts again with"
+        " force=[verify]."
+    )

@@ -23,6 +23,8 @@ class DraftTrajectory:
     correct: Any = None
     complete: bool = True
     """False: the teacher was cut off."""
+    pass_rate: float | None = None
+    """Share of the student's own samples for the question that are correct."""
 
 
 LABELS = ("question_id", "candidate_id", "teacher", "rollout", "answer", "correct")

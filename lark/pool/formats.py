@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lark import config as conf
 from lark.config import Source
+from lark.config.pool import TAUGHT
 from lark.pool.agent_layouts import results_beside
 from lark.pool.batch_requests import request_files, with_requests
 from lark.pool.columns import Columns
@@ -15,6 +16,7 @@ from lark.pool.layouts import drafts
 from lark.pool.mixing import naming
 from lark.pool.rsr import rsr_files, rsr_rows
 from lark.pool.sessions import gathered
+from lark.pool.taught import taught_rows
 from lark.reading.rows import Row, rows
 
 
@@ -31,7 +33,7 @@ def source_files(pool: conf.Pool) -> list[Path]:
 
 def find(source: Source) -> SourceFiles:
     """The local files of a source, without downloading anything."""
-    if source.is_generated or is_remote(source):
+    if source.is_generated or is_remote(source) or source.format == TAUGHT:
         return SourceFiles()
     if source.format == "hub":
         with readable(source):
@@ -51,6 +53,8 @@ def source_rows(source: Source, empty: set[str]) -> tuple[SourceFiles, Iterator[
     """A source's rows and files. Downloads a dataset in the paper's layout. `empty`: see `file_rows`."""
     if source.format == "hub":
         return SourceFiles(), hub_rows(source)
+    if source.format == TAUGHT:
+        return SourceFiles(), taught_rows(Path(str(source.path)))
     if source.format == "rsr":
         if is_remote(source):
             source = replace(source, path=str(snapshot(source)))

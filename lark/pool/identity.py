@@ -25,14 +25,19 @@ def pool_identity(pool: conf.Pool, checksums: Checksums, elsewhere: bool = False
     """
     if not pool.noise_share:
         pool = replace(pool, noise="none")  # without a share, there is no damage of any kind
-    part = _settings(pool)
     if pool.format != "mix":
-        return part | _files(pool, checksums, elsewhere)
+        return source_identity(pool, checksums, elsewhere)
+    part = _settings(pool)
     mixed: dict[str, Any] = {}
     for name, source in pool.mix.items():
         with naming(name):
-            mixed[name] = _settings(source) | _files(source, checksums, elsewhere)
+            mixed[name] = source_identity(source, checksums, elsewhere)
     return part | {"mix": mixed}
+
+
+def source_identity(source: Source, checksums: Checksums, elsewhere: bool = False) -> dict[str, Any]:
+    """The part of one source."""
+    return _settings(source) | _files(source, checksums, elsewhere)
 
 
 def _settings(source: Source) -> dict[str, Any]:

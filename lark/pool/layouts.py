@@ -21,9 +21,11 @@ from lark.pool.rollout_layouts import (
     is_nemo_gym,
     is_openai_batch,
     is_reasoning_gym,
+    is_taught,
     nemo_gym,
     openai_batch,
     reasoning_gym,
+    taught,
 )
 from lark.pool.teachers import TeacherColumns, find_teachers
 from lark.pool.unused_keys import unused_keys
@@ -265,6 +267,7 @@ _IN_ORDER = (
     Layout("inspect", is_inspect, shaped(inspect, "eval", "samples")),
     Layout("every_eval", is_every_eval, shaped(every_eval, "sample_id", "input", "evaluation")),
     Layout("lm_eval", is_lm_eval, shaped(lm_eval, "doc_id", "doc", "arguments", "resps")),
+    Layout("taught", is_taught, taught),
     Layout("nemo_gym", is_nemo_gym, shaped(nemo_gym, "responses_create_params", "response")),
     Layout("openai_batch", is_openai_batch, shaped(openai_batch, "custom_id", "response")),
     Layout("reasoning_gym", is_reasoning_gym, shaped(reasoning_gym, "results")),

@@ -5,7 +5,7 @@ Other pools have one source, without a name.
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, fields
 from fractions import Fraction
 from math import ceil, floor
@@ -30,15 +30,20 @@ def members(pool: conf.Pool) -> dict[str, conf.Pool]:
     return pools
 
 
-@contextmanager
-def naming(source: str) -> Iterator[None]:
+def naming(source: str) -> AbstractContextManager[None]:
     """Let errors name a source and its settings: pool.mix.math.path instead of pool.path."""
     key = f"pool.mix.{source}"
+    return named_after(key, f"{key}: ")
+
+
+@contextmanager
+def named_after(key: str, prefix: str = "") -> Iterator[None]:
+    """Let errors name the settings below `key` instead of `pool`. `prefix`: begins errors that do not."""
     try:
         yield
     except LarkError as error:
         text = SETTING.sub(lambda match: f"{key}.{match[1]}", str(error))
-        raise LarkError(text if text.startswith(key) else f"{key}: {text}") from error
+        raise LarkError(text if text.startswith(key) else f"{prefix}{text}") from error
 
 
 def quotas(sizes: Mapping[str, int], pool: conf.Pool) -> dict[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lark.pool.checks import without_request
+from lark.pool.cleaning import has_no_text
 from lark.pool.columns import Columns
 from lark.pool.drafts import DraftTrajectory, as_object, one, or_else
 from lark.pool.generation_lists import CUT_OFF
@@ -53,6 +54,30 @@ def nemo_gym(columns: Columns) -> Iterator[DraftTrajectory]:
 def _one_answer(stored: Any) -> Any:
     """The gold answer, if there is one: some environments have lists of several, or objects."""
     return None if isinstance(stored, list | dict | bool) else stored
+
+
+def is_taught(columns: Columns) -> bool:
+    return {"question", "response", "teacher", "rollout", "finish_reason", "key"} <= columns.row.values.keys()
+
+
+def taught(columns: Columns) -> Iterator[DraftTrajectory]:
+    """A rollout of `stages=[teach]`. One that was cut off in its reasoning has no answer to train on."""
+    columns.used |= {*MADE, "finish_reason", "pass_rate"}
+    response = columns.text("response")
+    is_cut = columns.row.values.get("finish_reason") in CUT_OFF
+    if has_no_text(response):
+        columns.without.append("cut off in the reasoning" if is_cut else "an empty answer")
+        return
+    exchange = Turns(columns.text("question"), response, columns.optional("system"), columns.thinking())
+    rate = columns.row.values.get("pass_rate")
+    yield replace(one(columns, exchange), complete=not is_cut, pass_rate=rate)
+
+
+MADE = (
+    *("key", "seed", "cost", "n_tokens", "n_prompt_tokens", "model", "logprobs", "temperature", "top_p"),
+    *("top_k", "max_new_tokens"),
+)
+"""How a rollout was made; nothing that a student is trained on."""
 
 
 def is_openai_batch(columns: Columns) -> bool:

@@ -134,6 +134,7 @@ class SourceReader:
             correct=fields.verdict("correct", self.pool.correct_from),
             thinking=turns.thinking,
             conversation=turns.conversation(where),
+            pass_rate=draft.pass_rate,
         )
         require_characters(list(vars(trajectory).values()), where)
         return trajectory

@@ -45,6 +45,7 @@ SCHEMA = pa.schema(
         ("correct", pa.bool_()),
         ("thinking", pa.string()),
         ("conversation", pa.string()),
+        ("pass_rate", pa.float32()),
     ]
 )
 

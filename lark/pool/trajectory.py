@@ -41,6 +41,10 @@ class Trajectory:
     and an assistant turn with text. Its messages have `role` (system, user, assistant, tool), `content`
     and, where given, `reasoning_content`, `tool_calls`, `tool_call_id` and `name`.
     """
+    pass_rate: float | None = None
+    """Share of the student's own samples for the question that are correct, if it was asked
+    (lark/teaching/pass_rates.py).
+    """
 
     @cached_property
     def boxed(self) -> str | None:

@@ -148,8 +148,7 @@ class Store:
         for artifact in pending:
             self._clear(artifact, force)
         for artifact in pending:
-            self.path(artifact).mkdir(parents=True, exist_ok=True)
-            self._describe(artifact)
+            self.begin(artifact)
             self._write_manifest(artifact, status="started", started=started)
         try:
             counts = build([self.path(artifact) for artifact in pending])
@@ -162,6 +161,11 @@ class Store:
                 artifact, status="finished", started=started, counts=dict(count), files=files
             )
 
+    def begin(self, artifact: Artifact) -> None:
+        """Make the folder of an artifact, with its description. The caller holds its lock."""
+        self.path(artifact).mkdir(parents=True, exist_ok=True)
+        write_text(self.path(artifact) / CONFIG, yaml.safe_dump(artifact.config(), sort_keys=False))
+
     def restore_descriptions(self, artifact: Artifact) -> None:
         """Write config.yaml again where it is damaged: in this artifact's folder, and in those that it was
         made from.
@@ -172,12 +176,9 @@ class Store:
             description = None
         if description != artifact.config() and self.path(artifact).is_dir():
             log.warning("%s/%s is damaged: writing it again", artifact.folder, CONFIG)
-            self._describe(artifact)
+            self.begin(artifact)
         for source in artifact.inputs.values():
             self.restore_descriptions(source)
-
-    def _describe(self, artifact: Artifact) -> None:
-        write_text(self.path(artifact) / CONFIG, yaml.safe_dump(artifact.config(), sort_keys=False))
 
     def fail(self, artifacts: Sequence[Artifact], error: BaseException, started: float | None = None) -> None:
         """Record in the manifests why the artifacts could not be made, if the disk still allows it."""

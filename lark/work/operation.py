@@ -183,6 +183,8 @@ class Step:
     """One label per artifact if the step makes several: benchmark names, or the outputs of a scoring pass."""
     model: Literal["", "base", "trained"] = ""
     """The student of an evaluation."""
+    teacher: str = ""
+    """The teacher whose artifact it makes, in the stage `teach`."""
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = False
@@ -194,7 +196,11 @@ class Step:
 
     @property
     def title(self) -> str:
-        """Name in plans. It distinguishes an evaluation of the base model from one of a trained student."""
+        """Name in plans. It distinguishes an evaluation of the base model from one of a trained student, and
+        the teachers from each other.
+        """
+        if self.teacher:
+            return f"{self.operation.name} {self.teacher}"
         return f"{self.operation.name} (base model)" if self.model == "base" else self.operation.name
 
     @cached_property

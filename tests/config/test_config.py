@@ -23,6 +23,7 @@ NEEDS = {
     "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "pool=mix": ["++pool.mix.a.path=x"],
     "method=external": ["method.path=x.csv"],
     "student=own": ["student.path=my/student", "student.max_length=8192"],
+    "teacher=endpoint": ["teacher.endpoint.endpoint=https://host/v1", "teacher.endpoint.model=name"],
     "budget=total": ["budget.total=5000"], "budget=tokens": ["budget.tokens=50M"],
 }  # fmt: skip
 

@@ -67,6 +67,9 @@ RUNS = [
     "method=lark_top50",
     "method=local_naturalness scoring.local_steps=paragraphs",
     "whole_weights=margins",
+    "pool=taught questions.path={asked} teacher=[self] teach.samples=2",
+    "pool=taught questions.path={asked} teacher=[self,endpoint] questions.pass_rate=[0.1,0.9]"
+    " teacher.endpoint.endpoint=http://127.0.0.1:8000/v1 teacher.endpoint.model=m teach.limit_tokens=100",
     "student=own student.path=some/model student.max_length=8192 pool=files pool.path={rows}",
 ]
 
@@ -74,12 +77,19 @@ RUNS = [
 def files(folder: Path) -> dict[str, str]:
     """Inputs with contents that never change."""
     (folder / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
+    (folder / "asked.csv").write_text("question,answer\n1+1?,2\n")
     (folder / "lines.jsonl").write_text(json.dumps(LINE) + "\n")
     (folder / "scores.csv").write_text("question_id,candidate_id,score\nq1,a,0.5\n")
     (folder / "rsr").mkdir(exist_ok=True)
     for name in ("phi_rollout1", "phi_rollout2"):
         (folder / "rsr" / f"{name}.json").write_text(json.dumps([{"messages": LINE["messages"]}]))
-    return {"rows": "rows.jsonl", "lines": "lines.jsonl", "scores": "scores.csv", "rsr": "rsr"}
+    return {
+        "rows": "rows.jsonl",
+        "lines": "lines.jsonl",
+        "asked": "asked.csv",
+        "scores": "scores.csv",
+        "rsr": "rsr",
+    }
 
 
 def planned(run: str, folder: Path) -> list[list[str]]:

@@ -122,6 +122,12 @@ UNUSED = [
         "stages: select has nothing to do: the stages of method=base are evaluate.",
     ),
     (["method=base", "stages=[pool,report]"], "stages: pool has nothing to do"),
+    (["stages=[teach]"], "stages: teach has nothing to do: add pool=taught and teacher=<name>"),
+    (["questions.number=3"], "questions.number=3 has no effect: only pool=taught asks teachers."),
+    (
+        ["pool=taught", "questions.path=demo", "teacher=[self]", "teach.command.run=true"],
+        "teach.command.run=true has no effect: it belongs to teach.verify=command.",
+    ),
 ]
 
 
@@ -161,6 +167,7 @@ def test_a_setting_without_effect_is_a_warning_in_a_sweep(
         ["method=base", "stages=evaluate,report"],
         ["stages=pool,score,select,train,evaluate,analyse,report"],
         ["stages=report"],
+        ["pool=taught", "questions.path=demo", "teacher=[self]", "teach.samples=2", "stages=[teach]"],
         ["method=base", "stages=analyse", "analysis.name=contamination"],
     ],
 )

@@ -99,6 +99,25 @@ def layout_rows(name: str) -> list[dict[str, Any]]:
             {"prompt": chat(q, "")[:1], "completion": chat("", f"Way {k}. {boxed(n)}")[1:]}
             for n, q, k in twice
         ],
+        "taught": [
+            {
+                "question_id": f"q{n}",
+                "candidate_id": f"qwq.{k}",
+                "teacher": "qwq",
+                "rollout": k,
+                "system": None,
+                "question": q,
+                "response": boxed(n),
+                "reasoning_content": f"Way {k}.",
+                "answer": str(n + 1),
+                "key": f"{n:016x}",
+                "finish_reason": "stop",
+                "n_tokens": 7,
+                "n_prompt_tokens": 9,
+                "model": "Qwen/QwQ-32B",
+            }
+            for n, q, k in twice
+        ],
         "generations": [openr1(n, q) for n, q in pairs],
         "teachers": [s1k(n, q) for n, q in pairs],
         "pairs": [

@@ -7,6 +7,7 @@ import numpy as np
 from lark.errors import LarkError
 from lark.explorer.context import Context
 from lark.explorer.lists import Rows
+from lark.explorer.pages.taught import taught
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.rankings import selections
 from lark.explorer.selections import chosen
@@ -50,6 +51,7 @@ def pool(context: Context, fingerprint: str, view_id: str) -> dict[str, Any]:
         "bins": None if edges is None else rounded(edges),
         "teachers": teachers,
         "all": _teacher("all", everyone, table, counts.get("all", {}), columns, edges),
+        "taught": taught(view.pool),
         "budgets": amounts,
         "notes": notes,
         "scored": None if tokens is None else int(np.isfinite(tokens).sum()),

@@ -6,6 +6,7 @@ import { list } from "../list.js";
 import { isStatic, load } from "../load.js";
 import { poolChoice, stateTag, tag } from "../parts.js";
 import { address, follow } from "../route.js";
+import { taughtCard } from "./taught.js";
 import { teachersCard } from "./teachers.js";
 
 export async function open(route) {
@@ -44,6 +45,7 @@ export async function open(route) {
       h("p", { class: "muted" }, "Pool of candidate trajectories", typeof counts.verdicts === "string" && counts.verdicts ? `. Correct by ${visible(counts.verdicts)}.` : ".")),
     h("div", { class: "figures" }, facts.map(([value, label]) => h("div", { class: "figure" }, h("b", {}, value), h("span", {}, label)))),
     teachersCard(values, `${print}/${view}`),
+    taughtCard(values.taught),
     values.notes.map((text) => h("p", { class: "small muted" }, visible(text))),
     h("section", { class: "card flush" }, h("header", {}, h("h2", {}, "Questions"), h("p", {}, "open one to see why its trajectories were chosen")), questions.element));
   return { title: `Pool ${values.pool.name}`, body, keys: questions.keys };

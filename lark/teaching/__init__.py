@@ -1,0 +1,1 @@
+"""Teaching: questions, the rollouts of teachers, and their verdicts. The stage before a pool."""

@@ -1,0 +1,113 @@
+"""How much of a teacher's work is left, for the planner: nothing is asked, and no rollout is read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lark.config import Config
+from lark.config.teaching import Questions
+from lark.errors import LarkError
+from lark.pool.formats import find
+from lark.pool.taught import PASS_RATES as RATES_FILE
+from lark.store.manifest import Manifest, readable_manifest
+from lark.store.siblings import description, siblings_of
+from lark.store.store import Artifact
+from lark.teaching import question_files
+from lark.teaching.earlier import GROWS
+from lark.teaching.pass_rates import PASS_RATES, between
+from lark.teaching.question_files import QUESTIONS, Question
+
+ASSUMED_QUESTIONS = 5000
+"""Assumed for a dataset that is not on this machine: the paper's."""
+READ_BYTES = 2_000_000_000
+"""Files of questions of up to this size are read for a plan."""
+_read: dict[tuple[str, int], list[Question]] = {}
+"""Questions that were read, by their settings and the time of their newest file."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The work of one teacher."""
+
+    questions: int
+    rollouts: int
+    """Those that are not there yet."""
+    tokens: float | None
+    """Generated tokens per rollout, as far as this teacher was asked before."""
+    is_assumed: bool = False
+    """Whether the number of questions is a guess."""
+
+
+def planned(config: Config) -> tuple[int, bool]:
+    """The number of questions, and whether it is a guess."""
+    asked = _from_source(config.questions)
+    if asked is not None:
+        return len(asked), False
+    return config.questions.number or ASSUMED_QUESTIONS, config.questions.number is None
+
+
+def size_of(artifact: Artifact, config: Config) -> Size:
+    """The work of a planned artifact of rollouts."""
+    outputs = config.outputs_path
+    samples = config.teach.samples
+    asked = asked_questions(artifact, config)
+    others = [(folder, _finished(folder)) for folder in siblings_of(artifact, outputs, GROWS)]
+    made = [manifest.counts for _, manifest in others if manifest.counts.get("rollouts")]
+    tokens = None
+    if made:
+        tokens = sum(count["tokens"] for count in made) / sum(count["rollouts"] for count in made)
+    if asked is None:
+        number, is_assumed = planned(config)
+        return Size(number, number * samples, tokens, is_assumed)
+    have = dict.fromkeys([question.key for question in asked], 0)
+    for folder, manifest in others:
+        _count(folder, manifest, outputs, have)
+    return Size(len(asked), sum(max(0, samples - number) for number in have.values()), tokens)
+
+
+def _finished(folder: Path) -> Manifest:
+    return readable_manifest(folder) or Manifest()
+
+
+def _count(folder: Path, manifest: Manifest, outputs: Path, have: dict[str, int]) -> None:
+    """Count the samples of another artifact's questions. One that ended early counts as none: what it has is
+    known only when it is read.
+    """
+    asked = outputs / manifest.inputs.get(QUESTIONS.name, "-")
+    samples = description(folder).get("depends", {}).get("samples", 0)
+    is_whole = not manifest.counts.get("not_asked") and PASS_RATES.name not in manifest.inputs
+    if not is_whole or not (asked / QUESTIONS.file).is_file():
+        return
+    for question in question_files.stored(asked):
+        if question.key in have:
+            have[question.key] = max(have[question.key], samples)
+
+
+def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None:
+    """The questions of a planned artifact of rollouts. None: they are not on this machine. Before the
+    student's pass rates are known, all questions count.
+    """
+    outputs = config.outputs_path
+    folder = outputs / artifact.inputs[QUESTIONS.name].folder
+    asked = (
+        list(question_files.stored(folder)) if _finished(folder).finished else _from_source(config.questions)
+    )
+    rates = artifact.inputs.get(PASS_RATES.name)
+    if asked is None or rates is None or not (outputs / rates.folder / RATES_FILE).is_file():
+        return asked
+    return list(between(iter(asked), outputs / rates.folder, config.questions.pass_rate))
+
+
+def _from_source(source: Questions) -> list[Question] | None:
+    """The questions of local files, read once per process; of the demo; or None."""
+    try:
+        files = find(source).files
+        if not files and not source.is_generated:
+            return None
+        if sum(file.stat().st_size for file in files) > READ_BYTES:
+            return None
+        key = (repr(source), max((file.stat().st_mtime_ns for file in files), default=0))
+        if key not in _read:
+            _read[key] = question_files.sampled(question_files.read(source), source, ())
+    except (LarkError, OSError):  # reported when they are read
+        return None
+    return _read[key]
