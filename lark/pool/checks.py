@@ -302,5 +302,5 @@ def check_answered(answered: str | None, calls: Collection[str], where: str) -> 
 def another_rollout(row: Row, verdict: Row) -> LarkError:
     return LarkError(
         f"{verdict.where}: this verdict is not that of {row.where}. Verify the rollouts again with"
-        " force=[verify]."
+        " force=[verify_rollouts]."
     )

@@ -163,6 +163,7 @@ def every_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str],
     few, folder = ["pool.questions=3", "training.snapshots=2"], tmp_path_factory.mktemp("plans")
     asked = [[], ["student=smollm2", "engine=hf"], *([f"analysis.name={name}"] for name in ANALYSES)]
     asked += [[f"method={name}"] for name in methods.METHODS if name != "external"]
+    asked.append(["pool=taught", "questions.path=demo", "teacher=[self]"])
     plans = [(typed, steps(folder, *few, *typed)) for typed in asked]
     return [
         ([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)})

@@ -110,15 +110,15 @@ def _about_pass_rates(config: Config, counts: Counts, made: bool) -> None:
         )
 
 
-READ_QUESTIONS = Operation("questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions)
+READ_QUESTIONS = Operation("read_questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions)
 ASK = Operation(
     "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=earlier.take_over,
     check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
 )  # fmt: skip
 VERIFY = Operation(
-    "verify", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
+    "verify_rollouts", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
     prepare=verdicts.take_over, collect=verdicts.merge, notice=_about_verdicts,
 )  # fmt: skip
-PASS_RATE = Operation("pass_rate", "teach", write_pass_rates, notice=_about_pass_rates)
+PASS_RATE = Operation("count_pass_rates", "teach", write_pass_rates, notice=_about_pass_rates)
 
 OPERATIONS = (READ_QUESTIONS, ASK, VERIFY, PASS_RATE)
