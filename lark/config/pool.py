@@ -12,7 +12,7 @@ from lark.config.checks import Section, one_of, plain_name, require
 from lark.errors import LarkError
 from lark.names import is_demo
 
-ANSWER_FORMATS = ("numeric", "choice", "free_form", "exact")
+ANSWER_FORMATS = ("numeric", "choice", "free_form", "exact_text")
 ANSWERS = ("box", "tags", "hashes", "last_number")
 """Where the final answer of a response may be: \\boxed{…}, <answer>…</answer>, after ####, or its last
 number.

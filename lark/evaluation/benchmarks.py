@@ -29,7 +29,7 @@ SYSTEM_PROMPTS = {
     "numeric": prompts.NUMERIC,
     "choice": prompts.CHOICE,
     "free_form": prompts.FREE_FORM,
-    "exact": prompts.FREE_FORM,
+    "exact_text": prompts.FREE_FORM,
 }
 LARGEST_LEVEL = 10**6
 LEVEL = re.compile(r"Level ([0-9]{1,6}|\?)")

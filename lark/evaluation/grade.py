@@ -152,7 +152,7 @@ def grades(
     advance: Callable[[int], object] | None = None,
 ) -> list[Grade]:
     """The answer that each grader reads in each sample, and its grade."""
-    is_exact = golds.form == AnswerFormat.EXACT
+    is_exact = golds.form == AnswerFormat.EXACT_TEXT
     read_paper = exact_answer if is_exact else extract_boxed
     read_verify = exact_answer if is_exact else extract_boxed_list
     pairs = [(read_verify(sample["text"]), golds.gold(sample), golds.form) for sample in samples]

@@ -96,7 +96,7 @@ class Check:
 
 
 ARITHMETIC = "lark.gpu_check.arithmetic"
-STAGES = "lark.gpu_check.stages"
+STAGE_CHECKS = "lark.gpu_check.stages"
 TRAINING = "lark.gpu_check.short_training"
 SPEED = "lark.gpu_check.speed"
 ZERO2 = "lark.gpu_check.gradients:zero2"
@@ -105,8 +105,8 @@ CHECKS = (
     Check("kernel", "scoring kernel = float64", f"{ARITHMETIC}:kernel", cpu=1, cpu_environment=ON_CPU),
     Check("loss", "weighted loss in bf16 = float64", f"{ARITHMETIC}:loss", cpu=1),
     Check("attention", "packed attention = float64, with gradients", f"{ARITHMETIC}:attention", cpu=1),
-    Check("packs", "bf16 packs score like float32 batches", f"{STAGES}:packs", cpu=1, limit=600),
-    Check("scoring", "2 processes score like 1", f"{STAGES}:scoring", gpus=2, most=2, cpu=2, limit=600),
+    Check("packs", "bf16 packs score like float32 batches", f"{STAGE_CHECKS}:packs", cpu=1, limit=600),
+    Check("scoring", "2 processes score like 1", f"{STAGE_CHECKS}:scoring", gpus=2, most=2, cpu=2, limit=600),
     Check(
         "scoring-speed", "packs, with Liger on a GPU; memory ≤ 1.1 x planner's", f"{SPEED}:scoring",
         cpu=1, limit=600,
@@ -128,15 +128,15 @@ CHECKS = (
         gpus=2, most=8, cpu=2, limit=900,
     ),
     Check(
-        "resume", "a killed training resumes to the same weights", f"{STAGES}:resume",
+        "resume", "a killed training resumes to the same weights", f"{STAGE_CHECKS}:resume",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{STAGES}:vllm",
+        "vllm", "vLLM, one engine per GPU, answers like PyTorch", f"{STAGE_CHECKS}:vllm",
         most=2, cpu=1, limit=900,
     ),
     Check(
-        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{STAGES}:tensor_parallel",
+        "tensor-parallel", "vLLM on 2 GPUs together answers like PyTorch", f"{STAGE_CHECKS}:tensor_parallel",
         gpus=2, most=2, limit=900,
     ),
     Check(

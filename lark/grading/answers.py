@@ -21,7 +21,7 @@ class AnswerFormat(StrEnum):
     """GPQA-Diamond: one letter."""
     FREE_FORM = "free_form"
     """MATH-500: any LaTeX."""
-    EXACT = "exact"
+    EXACT_TEXT = "exact_text"
     """Puzzles such as reasoning-gym's: a text, in a box or in `<answer>` tags."""
 
 
@@ -226,5 +226,5 @@ def grade_paper(prediction: str | None, gold: str, answer_format: AnswerFormat) 
             return prediction == gold if number is None else canonical_number(prediction) == number
         case AnswerFormat.FREE_FORM:
             return prediction == gold or canonical_latex(prediction) == canonical_latex(gold)
-        case AnswerFormat.EXACT:
+        case AnswerFormat.EXACT_TEXT:
             return prediction == gold or canonical_text(prediction) == canonical_text(gold)

@@ -1,8 +1,8 @@
 """Final answers that are not in a box: in tags, after `####`, or the last number of a response.
 
-Evaluation reads boxes only (lark/grading/answers.py), and tags too in benchmarks with `answer_format: exact`.
-These forms are for pools, where `pool.answer_from` asks for them, and for the gold answers of benchmarks
-whose files have solutions (`answer_from`).
+Evaluation reads boxes only (lark/grading/answers.py), and tags too in benchmarks with
+`answer_format: exact_text`. These forms are for pools, where `pool.answer_from` asks for them, and for the
+gold answers of benchmarks whose files have solutions (`answer_from`).
 """
 
 import re
@@ -30,8 +30,8 @@ def in_tags(text: str) -> str | None:
 
 
 def exact_answer(text: str) -> str | None:
-    """The answer of a benchmark with `answer_format: exact`: the last box or the last tags, whichever begins
-    later. A box in tags is the answer, without the words around it.
+    """The answer of a benchmark with `answer_format: exact_text`: the last box or the last tags, whichever
+    begins later. A box in tags is the answer, without the words around it.
     """
     boxed = extract_boxed(text)
     tagged = in_tags(text)

@@ -48,7 +48,7 @@ def _decide(prediction: str | None, gold: str, answer_format: AnswerFormat) -> b
     """The grade if it can be decided without sympy, otherwise None."""
     if prediction is None:
         return False
-    if answer_format == AnswerFormat.EXACT:
+    if answer_format == AnswerFormat.EXACT_TEXT:
         return grade_paper(prediction, gold, answer_format)
     prediction = prediction.strip()
     gold = gold.strip()

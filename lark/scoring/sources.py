@@ -86,6 +86,10 @@ class Reuse:
     by: By = "conversation"
     but: tuple[str, ...] = ()
     """Settings that decide which rows a table has, and not what is in them."""
+    whole_questions: bool = False
+    """Whether its pass goes through the pool question by question (`BY_QUESTION`)."""
+    of_tokens: bool = False
+    """Whether it has the statistics of tokens, of some questions and in files of their own (tokens.py)."""
 
 
 _COMMON = ("n_tokens", "truncated")
@@ -99,11 +103,11 @@ REUSE = {
         Reuse(TOP50_TABLE, (*_COMMON, "top50_residual")),
         Reuse(UNPROMPTED_TABLE, (*_COMMON, "unprompted_nll")),
         Reuse(LOCAL_TABLE, (*_COMMON, "n_steps", "local_naturalness")),
-        Reuse(GRAM_TABLE, (*_GRADIENTS, "g_gram"), "candidates"),
-        Reuse(EXACT_TABLE, (*_GRADIENTS, "g_exact"), "candidates"),
+        Reuse(GRAM_TABLE, (*_GRADIENTS, "g_gram"), "candidates", whole_questions=True),
+        Reuse(EXACT_TABLE, (*_GRADIENTS, "g_exact"), "candidates", whole_questions=True),
         # The direction of one gradient: it does not depend on the other candidates.
-        Reuse(FEATURES_TABLE, (*_COMMON, "gradient_norm", "feature")),
-        Reuse(TOKENS, (), but=("questions",)),
+        Reuse(FEATURES_TABLE, (*_COMMON, "gradient_norm", "feature"), whole_questions=True),
+        Reuse(TOKENS, (), but=("questions",), of_tokens=True),
         Reuse(TEXT_TABLE, INDICATORS),
         Reuse(CORRECTNESS_TABLE, ("correct",), "verdict"),
     )

@@ -36,7 +36,7 @@ from lark.pool.trajectories import KEY
 from lark.scoring import tokens
 from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.shards import question_order
-from lark.scoring.sources import BY_QUESTION, REUSE, TOKENS, Reuse
+from lark.scoring.sources import REUSE, Reuse
 from lark.scoring.taken import ROW, SOURCE, TAKEN
 from lark.store.integrity import verify
 from lark.store.manifest import readable_manifest
@@ -85,7 +85,7 @@ class SourceArtifact:
     def contents(self, reuse: Reuse, instruction: str | None) -> RowKeys:
         """The rows that it has."""
         rows = contents(self.pool, reuse.by, Chat(instruction, self.turns == "last"))
-        return rows.of_questions(tokens.places(self.folder)) if reuse.kind == TOKENS else rows
+        return rows.of_questions(tokens.places(self.folder)) if reuse.of_tokens else rows
 
 
 class Wanted:
@@ -103,10 +103,10 @@ class Wanted:
     @classmethod
     def of(cls, job: Job, reuse: Reuse) -> "Wanted":
         rows = contents(job.inputs["pool"], reuse.by, Chat.of(job.config))
-        if reuse.kind.name in BY_QUESTION:
+        if reuse.whole_questions:
             return cls(rows, question_order(rows.question_ids))
         questions = None
-        if reuse.kind == TOKENS:
+        if reuse.of_tokens:
             questions = rows.first_questions(job.config.scoring.token_questions)
         return cls(rows, np.arange(len(rows)), questions)
 
@@ -168,7 +168,7 @@ def new_rows(artifacts: Sequence[Artifact], config: Config, rows: Callable[[], R
 
 def _missing(rows: RowKeys, reuse: Reuse, others: Sequence[Path], config: Config) -> list[int]:
     """The rows that no source has."""
-    questions = rows.first_questions(config.scoring.token_questions) if reuse.kind == TOKENS else None
+    questions = rows.first_questions(config.scoring.token_questions) if reuse.of_tokens else None
     wanted = Wanted(rows.by(reuse.by), np.arange(len(rows)), questions)
     for source in filter(None, map(SourceArtifact.of, others)):
         with contextlib.suppress(LarkError, OSError, pa.ArrowException, KeyError):
@@ -218,7 +218,7 @@ def _from(
     source: SourceArtifact, reuse: Reuse, wanted: Wanted, instruction: str | None
 ) -> Iterator[pa.Table]:
     rows = source.contents(reuse, instruction)
-    if reuse.kind == TOKENS:
+    if reuse.of_tokens:
         yield from _token_rows(source, wanted, wanted.take(rows))
         return
     table = pq.read_table(source.folder / reuse.kind.file, page_checksum_verification=True)

@@ -186,7 +186,7 @@ EXACT = [
 def test_exact_answers_are_equal_apart_from_case_and_layout(
     prediction: str, gold: str, is_right: bool
 ) -> None:
-    assert grade_paper(prediction, gold, AnswerFormat.EXACT) is is_right
+    assert grade_paper(prediction, gold, AnswerFormat.EXACT_TEXT) is is_right
 
 
 def test_both_graders_read_exact_answers_alike() -> None:
@@ -196,6 +196,6 @@ def test_both_graders_read_exact_answers_alike() -> None:
         text = f"So <answer>{prediction}</answer>"
         samples.append({"problem": str(n), "seed": 0, "sample": 0, "text": text})
     with Verifier(processes=1) as verifier:
-        graded = grades(samples, GoldAnswers(problems, AnswerFormat.EXACT), verifier)
+        graded = grades(samples, GoldAnswers(problems, AnswerFormat.EXACT_TEXT), verifier)
     assert [grade["paper"] for grade in graded] == [is_right for _, _, is_right in EXACT]
     assert [grade["verify"] for grade in graded] == [is_right for _, _, is_right in EXACT]
