@@ -123,7 +123,9 @@ class Teach:
         seed("teach.seed", self.seed)
         section.one_of("verify", VERIFICATIONS)
         section.one_of("grader", ("paper", "verify"))
-        section.require("heats", _are_heats(self.heats), "must be numbers of questions that rise, and then all")
+        section.require(
+            "heats", _are_heats(self.heats), "must be numbers of questions that rise, and then all"
+        )
         section.require("enough", self.enough is None or self.enough >= 1, "must be at least 1, or null")
         for name in ("limit_tokens", "limit_money"):
             value = getattr(self, name)

@@ -23,7 +23,7 @@ from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
-from lark.teaching.rollouts import in_order
+from lark.teaching.asked import in_order
 from lark.teaching.size import planned
 from lark.work.operation import Step
 
