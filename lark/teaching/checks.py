@@ -115,8 +115,8 @@ def any_asked(count: int, source: Questions) -> None:
     if count == 0 and source.pass_rate is not None:
         least, most = source.pass_rate
         raise LarkError(
-            f"questions.pass_rate: no question has a pass rate from {least:g} to {most:g}. Widen the interval, or"
-            " sample the student more often (teach.samples)."
+            f"questions.pass_rate: no question has a pass rate from {least:g} to {most:g}. Widen the"
+            " interval, or sample the student more often (teach.samples)."
         )
 
 
@@ -125,6 +125,6 @@ def no_batches_between_heats(teach: Teach) -> None:
     name = "heats" if teach.heats else "enough"
     if teach.heats or teach.enough is not None:
         raise LarkError(
-            f"teach.{name}: what a teacher is asked depends on the answers of others, which batch files cannot"
-            " wait for. Leave it out; rollouts from batch files are taken over by a run that has it."
+            f"teach.{name}: what a teacher is asked depends on the answers of others, which batch files"
+            " cannot wait for. Leave it out; rollouts from batch files are taken over by a run that has it."
         )

@@ -37,6 +37,8 @@ class Size:
     """Generated tokens per rollout, as far as this teacher was asked before."""
     is_assumed: bool = False
     """Whether the number of questions is a guess."""
+    is_most: bool = False
+    """Whether fewer may be asked: that depends on answers that are not there yet."""
 
 
 def planned(config: Config) -> tuple[int, bool]:
@@ -53,6 +55,7 @@ def size_of(artifact: Artifact, config: Config) -> Size:
     samples = config.teach.samples
     asked = asked_questions(artifact, config)
     heat_before = artifact.inputs.get(ROLLOUTS.name)
+    is_most = "enough" in artifact.depends or _undecided(artifact, outputs)
     others = [(folder, _finished(folder)) for folder in siblings_of(artifact, outputs, GROWS)]
     made = [manifest.counts for _, manifest in others if manifest.counts.get("rollouts")]
     tokens = None
@@ -62,7 +65,7 @@ def size_of(artifact: Artifact, config: Config) -> Size:
         number, is_assumed = planned(config)
         number = min(number, _most(artifact) or number)
         carried = 0 if heat_before is None else min(number, _most(heat_before) or number)
-        return Size(number, (number - carried) * samples, tokens, is_assumed)
+        return Size(number, (number - carried) * samples, tokens, is_assumed, is_most)
     have = dict.fromkeys([question.key for question in asked], 0)
     if heat_before is not None:
         have |= dict.fromkeys(
@@ -70,7 +73,8 @@ def size_of(artifact: Artifact, config: Config) -> Size:
         )
     for folder, manifest in others:
         _count(folder, manifest, outputs, have)
-    return Size(len(asked), sum(max(0, samples - number) for number in have.values()), tokens)
+    rollouts = sum(max(0, samples - number) for number in have.values())
+    return Size(len(asked), rollouts, tokens, is_most=is_most)
 
 
 def _finished(folder: Path) -> Manifest:
@@ -102,10 +106,16 @@ def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None
     asked = _drawn(artifact.inputs[QUESTIONS.name], config)
     asked = _between_rates(asked, artifact, config)
     standing = artifact.inputs.get(STANDING.name)
-    if asked is None or standing is None or not _finished(config.outputs_path / standing.folder).finished:
+    if asked is None or standing is None or _undecided(artifact, config.outputs_path):
         return asked
     stopped = standing_of({STANDING.name: config.outputs_path / standing.folder}).stopped
     return asked[: stopped[artifact.name].questions] if artifact.name in stopped else asked
+
+
+def _undecided(artifact: Artifact, outputs: Path) -> bool:
+    """Whether it is not known yet which teachers stop before these rollouts."""
+    standing = artifact.inputs.get(STANDING.name)
+    return standing is not None and not _finished(outputs / standing.folder).finished
 
 
 def _drawn(questions: Artifact, config: Config) -> list[Question] | None:

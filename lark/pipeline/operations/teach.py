@@ -87,6 +87,8 @@ def _about_rollouts(config: Config, counts: Counts, made: bool) -> None:
     if counts["cost"]:
         parts.append(f"cost {counts['cost']:,.2f}")
     parts += [f"{number:,} questions unanswered ({reason})" for reason, number in _failures(counts)]
+    if counts.get("spared"):
+        parts.append(f"{counts['spared']:,} questions spared")
     if counts.get("not_asked"):
         parts.append(f"{counts['not_asked']:,} questions not asked: a limit was reached")
     log.info("          %s", ", ".join(parts))
