@@ -5,8 +5,8 @@ from typing import Any
 
 from lark.printing import counted, text_table
 from lark.store.store import Store
+from lark.teaching.artifacts import ROLLOUTS, STANDING
 from lark.teaching.heats import Standing
-from lark.teaching.kinds import ROLLOUTS, STANDING
 from lark.work.operation import Step
 
 HEADER = ["teacher", "rollouts", "correct", "different", "mean tokens", "cut off", "cost", "per correct"]

@@ -16,8 +16,8 @@ from lark.pipeline.operations.teach import ASK, DECIDE, DRAW, PASS_RATE, READ_QU
 from lark.pool.identity import source_identity
 from lark.pool.mixing import named_after
 from lark.store.store import Artifact, Checksums, Kind
+from lark.teaching.artifacts import PASS_RATES, ROLLOUTS, STANDING, VERDICTS
 from lark.teaching.asked import entrants, in_order
-from lark.teaching.kinds import PASS_RATES, ROLLOUTS, STANDING, VERDICTS
 from lark.teaching.question_files import QUESTIONS
 from lark.work.operation import Operation, Step
 

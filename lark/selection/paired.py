@@ -29,7 +29,7 @@ widened like Student's t over P - 1 degrees of freedom, and the variance of a pa
 single problem on which they differ. And if every one of P problems favours the same entrant, chance does
 that with 2^(1-P): nothing is called significant unless this, times the number of pairs, is within the error.
 
-Entrants that are not trained, such as teachers (lark/selection/heats.py), have no effect of a seed: σ_a is 0.
+Entrants that are not trained, such as teachers (lark/selection/leads.py), have no effect of a seed: σ_a is 0.
 """
 
 from collections.abc import Mapping

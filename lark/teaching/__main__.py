@@ -25,8 +25,8 @@ from lark.planner.__main__ import composed
 from lark.printing import log_to
 from lark.store.store import Artifact, Checksums, Store
 from lark.teaching import batch_run, checks
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.batch_run import BatchCounts
-from lark.teaching.kinds import ROLLOUTS
 from lark.work.entry import run_main
 from lark.work.operation import Job, Step
 

@@ -11,8 +11,8 @@ from lark.pool.hashing import hash64
 from lark.pool.taught import pass_rates, verified
 from lark.store.manifest import read_manifest
 from lark.teaching import checks
+from lark.teaching.artifacts import PASS_RATES, ROLLOUTS, VERDICTS
 from lark.teaching.heats import Standing, standing_of
-from lark.teaching.kinds import PASS_RATES, ROLLOUTS, VERDICTS
 from lark.teaching.question_files import QUESTIONS, Question, stored, write
 from lark.work.operation import Job
 

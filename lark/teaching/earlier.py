@@ -24,7 +24,7 @@ from lark.store.siblings import siblings
 from lark.store.store import write_text
 from lark.teaching import answer_journals
 from lark.teaching.answer_journals import Answers
-from lark.teaching.kinds import ROLLOUTS
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.rollouts import FAILED, TAKEN, Workload, merged, sample_of
 from lark.work.operation import Job
 

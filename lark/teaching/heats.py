@@ -1,5 +1,5 @@
 """Heats: all teachers answer a few questions, and those that are significantly behind stop
-(lark/selection/heats.py decides). The others answer more.
+(lark/selection/leads.py decides). The others answer more.
 
 The questions of a heat contain those of the heats before it, in one order, so a teacher that stopped has
 answered the first of them. Every heat has ordinary artifacts: questions, rollouts, verdicts, a pool and its
@@ -15,7 +15,7 @@ from typing import Any
 from lark.printing import counted
 from lark.reading.untrusted import read_object
 from lark.store.store import write_text
-from lark.teaching.kinds import STANDING
+from lark.teaching.artifacts import STANDING
 
 
 @dataclass(frozen=True)

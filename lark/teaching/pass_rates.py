@@ -10,7 +10,7 @@ from lark.config.teacher import SELF
 from lark.pool.taught import pass_rates
 from lark.store.store import atomic
 from lark.teaching import checks, verdicts
-from lark.teaching.kinds import PASS_RATES, VERDICTS
+from lark.teaching.artifacts import PASS_RATES, VERDICTS
 from lark.work.operation import Job
 
 SCHEMA = pa.schema([("question_id", pa.string()), ("samples", pa.int32()), ("correct", pa.int32())])

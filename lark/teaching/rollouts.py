@@ -25,8 +25,8 @@ from lark.reading.untrusted import readable_object
 from lark.store.store import atomic, write_text
 from lark.teaching import answer_journals, checks
 from lark.teaching.answer_journals import JOURNALS, Answer, Answers, Limit
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.asked import asked, limits
-from lark.teaching.kinds import ROLLOUTS
 from lark.teaching.question_files import Question
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards

@@ -12,10 +12,10 @@ from lark.store.manifest import Manifest, readable_manifest
 from lark.store.siblings import description, siblings_of
 from lark.store.store import Artifact
 from lark.teaching import question_files
+from lark.teaching.artifacts import PASS_RATES, ROLLOUTS, STANDING
 from lark.teaching.asked import between, first_of
 from lark.teaching.earlier import GROWS
 from lark.teaching.heats import standing_of
-from lark.teaching.kinds import PASS_RATES, ROLLOUTS, STANDING
 from lark.teaching.question_files import QUESTIONS, Question
 
 ASSUMED_QUESTIONS = 5000

@@ -21,7 +21,7 @@ from lark.store.manifest import read_manifest, readable_manifest
 from lark.store.siblings import siblings
 from lark.store.store import atomic, write_text
 from lark.teaching import checks
-from lark.teaching.kinds import ROLLOUTS, VERDICTS
+from lark.teaching.artifacts import ROLLOUTS, VERDICTS
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 

@@ -5,7 +5,7 @@ Run as: python -m tests.selection.simulated_heats [repetitions]     prints the t
 
 A rollout's score is the ability of its teacher, plus the teacher's taste for the question, plus noise. Wrong
 rollouts cannot be selected; how many are wrong depends on the question and, if asked for, on the teacher.
-Nothing in lark/selection/heats.py assumes this form.
+Nothing in lark/selection/leads.py assumes this form.
 """
 
 import logging
@@ -17,7 +17,7 @@ import numpy as np
 
 from lark.printing import log_to
 from lark.scoring.by_question import Floats
-from lark.selection.heats import behind, leads
+from lark.selection.leads import behind, leads
 
 log = logging.getLogger("simulated")
 QUESTIONS = 1000

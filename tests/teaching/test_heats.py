@@ -17,7 +17,7 @@ from lark.pipeline.pipeline import Pipeline
 from lark.planner.report import report
 from lark.pool.summary_text import pool_summary
 from lark.scoring import worker
-from lark.selection import heats
+from lark.selection import leads
 from lark.teaching import rollouts
 from lark.teaching.__main__ import main
 from lark.teaching.heats import Standing
@@ -63,7 +63,8 @@ def counted(patch: pytest.MonkeyPatch) -> Counter[Sample]:
 
 
 def planned(outputs: Path, *more: str) -> Pipeline:
-    return Pipeline(composed(*TAUGHT, *more, f"outputs={outputs}"), outputs / "runs" / "test")
+    settings = [setting for setting in TAUGHT if "demo." not in setting or "teacher=[self]" not in more]
+    return Pipeline(composed(*settings, *more, f"outputs={outputs}"), outputs / "runs" / "test")
 
 
 def taught(outputs: Path, *more: str) -> Pipeline:
@@ -165,7 +166,7 @@ def test_a_run_that_is_stopped_between_heats_asks_nothing_twice(
 ) -> None:
     with monkeypatch.context() as patch:
         if where == "before the decision":
-            patch.setattr(heats, "write_standing", _stop)
+            patch.setattr(leads, "write_standing", _stop)
         else:
             patch.setattr(rollouts, "require_few_failures", _stop_after(asked, 60))
         with pytest.raises(RuntimeError, match="stopped"):
@@ -230,7 +231,7 @@ def _lines(run: Pipeline, kind: str, teacher: str) -> list[str]:
 
 
 def test_a_limit_that_is_reached_stops_no_teacher(tmp_path: Path) -> None:
-    run = taught(tmp_path, HEATS, "teach.limit_tokens=40", "engine.batch=2")
+    run = taught(tmp_path, HEATS, "teach.limit_tokens=40", "engine.batch=2", "pool.correct_only=false")
     standing = Standing.of(counts(run, "standing", heat=1))
     assert standing.stopped == {}
     assert standing.undecided is not None
@@ -257,13 +258,16 @@ def test_a_plan_gives_an_upper_bound_until_it_is_decided(
 def test_pass_rates_and_heats_leave_the_student_out_of_the_comparison(
     tmp_path: Path, asked: Counter[Sample]
 ) -> None:
-    more = ["teacher=[demo,self,other]", "+teacher.other=${teacher.demo}", "teacher.other.temperature=0.6"]
+    other = ["path=demo", "engine=hf", "context=512", "dtype=float32", "thinking=none", "max_new_tokens=48"]
+    more = ["teacher=[demo,self,qwen3_4b]", *(f"teacher.qwen3_4b.{setting}" for setting in other)]
     run = taught(tmp_path, *more, "questions.pass_rate=[0,0.5]", "teach.heats=[12,all]")
     assert number(asked, "self") == 120
     standing = Standing.of(counts(run, "standing", heat=1))
-    assert set(standing.leads) == {"demo", "other"}
-    assert counts(run, "questions", heat=2)["questions"] < 60
-    assert number(asked, "other") in (24, 2 * counts(run, "questions", heat=2)["questions"])
+    assert set(standing.leads) == {"demo", "qwen3_4b"}
+    questions = counts(run, "questions", heat=2)["questions"]
+    assert 12 < questions < 60
+    expected = {name: 24 if name in standing.stopped else 2 * questions for name in standing.leads}
+    assert {name: number(asked, name) for name in standing.leads} == expected
 
 
 REFUSED = [

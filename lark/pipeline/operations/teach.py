@@ -11,7 +11,7 @@ from lark.evaluation import benchmarks
 from lark.generation.checks import key_of
 from lark.generation.engine import check_engine
 from lark.pipeline.operations.teach_costs import teach_cost
-from lark.selection.heats import decide
+from lark.selection.leads import decide
 from lark.teaching import asked, checks, earlier, question_files, rollouts, verdicts
 from lark.teaching.heats import Standing, heat_line
 from lark.teaching.pass_rates import write_pass_rates

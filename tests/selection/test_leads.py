@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lark.selection.heats import behind, leads
+from lark.selection.leads import behind, leads
 from lark.selection.paired import ERROR
 from tests.selection.simulated_heats import PLANTED, SIZES, Outcomes, Teachers, outcomes
 

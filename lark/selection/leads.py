@@ -21,9 +21,9 @@ from lark.scoring.by_question import Floats
 from lark.scoring.methods import find_method
 from lark.selection.choose import candidates
 from lark.store.manifest import read_manifest
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.asked import entrants
 from lark.teaching.heats import Standing, Stopped, standing_of, write_standing
-from lark.teaching.kinds import ROLLOUTS
 from lark.teaching.question_files import QUESTIONS, stored
 from lark.work.operation import Job
 
