@@ -16,7 +16,10 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lark.selection.paired import ERROR, RESAMPLES, Comparison, Floats, compare
+from lark.selection.paired import RESAMPLES, Comparison, Floats, compare
+
+ERROR = 0.05
+"""Share of tournaments in which any difference may be called significant by chance."""
 
 Results = Mapping[str, Floats]
 """Results [S, P] of entrants: S training seeds, P problems; higher is better."""

@@ -46,8 +46,6 @@ from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
-ERROR = 0.05
-"""Share of comparisons, with all their heats, in which any difference may be called significant by chance."""
 TAIL = 0.99
 """Where a pair's scale is also measured."""
 LARGEST = 4.0

@@ -37,7 +37,7 @@ class Stopped:
 
     def __str__(self) -> str:
         interval = f"{self.low:.3f} to {self.high:.3f}"
-        return f"{self.difference:.3f} behind {self.ahead} (simultaneous 95% interval {interval})"
+        return f"{self.difference:.3f} behind {self.ahead} (simultaneous interval {interval})"
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ simulated tournaments.
 import numpy as np
 import pytest
 
-from experiments.harness.halving import Design, judge, tournament
-from lark.selection.paired import ERROR, compare
+from experiments.harness.halving import ERROR, Design, judge, tournament
+from lark.selection.paired import compare
 from tests.experiments.simulated import Rates, World, coverage, outcomes, trainer
 
 HALVING = Design((2, 4, 8))

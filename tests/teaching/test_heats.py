@@ -133,7 +133,7 @@ def test_the_pool_and_the_summary_say_who_stopped_why_and_what_was_saved(
     summary = teachers_table(run.store, run.steps)
     why = Standing.of(pool["heats"]).stopped["demo"]
     assert f"demo: stopped after heat 1 (24 questions), {why}; 36 questions, about " in summary
-    assert f"{why.difference:.3f} behind self (simultaneous 95% interval {why.low:.3f} to " in str(why)
+    assert f"{why.difference:.3f} behind self (simultaneous interval {why.low:.3f} to " in str(why)
 
 
 def test_scores_of_a_heat_are_taken_over_by_the_next(whole: tuple[Pipeline, Counter[Sample]]) -> None:
