@@ -62,19 +62,19 @@ def check_teaching(config: Config) -> None:
 
 
 def _check_heats(config: Config) -> None:
-    """Refuse heats without teachers to compare, without scores, or with a pool that is a part of them."""
-    if not config.teach.heats:
-        return
+    """Refuse heats without teachers to compare, without scores, or with a part of the pool."""
+    reason = _against_heats(config) if config.teach.heats else None
+    if reason is not None:
+        raise LarkError(f"teach.heats: {reason}. Change that, or leave out teach.heats (docs/teach.md).")
+
+
+def _against_heats(config: Config) -> str | None:
+    """Why a run cannot have heats."""
     names = entrants(config)
     if len(names) < 2:
-        raise heats_refused(f"they compare teachers, and the run has only {names[0] if names else SELF}")
+        return f"they compare teachers, and the run has only {', '.join(names) or SELF}"
     if config.weighting_name is None or "external" in METHODS[config.method.name].needs:
-        raise heats_refused(f"method={config.method.name} does not score a pool while it is made")
+        return f"method={config.method.name} does not score a pool while it is made"
     if config.pool.questions is not None or config.pool.ids:
-        raise heats_refused(
-            "pool.questions and pool.ids would leave out questions of a heat (questions.number)"
-        )
-
-
-def heats_refused(reason: str) -> LarkError:
-    return LarkError(f"teach.heats: {reason}. Change that, or leave out teach.heats (docs/teach.md).")
+        return "pool.questions and pool.ids would leave out questions of a heat"
+    return None
