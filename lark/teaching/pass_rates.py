@@ -12,7 +12,7 @@ from lark.config.teacher import SELF
 from lark.pool.taught import pass_rates
 from lark.store.store import Kind, atomic
 from lark.teaching import checks, verdicts
-from lark.teaching.question_files import Question
+from lark.teaching.question_files import AskedQuestion
 from lark.work.operation import Job
 
 PASS_RATES = Kind("pass_rates", 1, "pass_rates.parquet")
@@ -39,8 +39,8 @@ def write_pass_rates(job: Job) -> dict[str, Any]:
 
 
 def between(
-    questions: Iterator[Question], folder: Path, interval: Sequence[float] | None
-) -> Iterator[Question]:
+    questions: Iterator[AskedQuestion], folder: Path, interval: Sequence[float] | None
+) -> Iterator[AskedQuestion]:
     """The questions whose pass rate is in an interval, and those without one."""
     assert interval is not None
     least, most = interval

@@ -14,13 +14,13 @@ from lark.store.store import Artifact
 from lark.teaching import question_files
 from lark.teaching.earlier import GROWS
 from lark.teaching.pass_rates import PASS_RATES, between
-from lark.teaching.question_files import QUESTIONS, Question
+from lark.teaching.question_files import QUESTIONS, AskedQuestion
 
 ASSUMED_QUESTIONS = 5000
 """Assumed for a dataset that is not on this machine: the paper's."""
 READ_BYTES = 2_000_000_000
 """Files of questions of up to this size are read for a plan."""
-_read: dict[tuple[str, int], list[Question]] = {}
+_read: dict[tuple[str, int], list[AskedQuestion]] = {}
 """Questions that were read, by their settings and the time of their newest file."""
 
 
@@ -82,7 +82,7 @@ def _count(folder: Path, manifest: Manifest, outputs: Path, have: dict[str, int]
             have[question.key] = max(have[question.key], samples)
 
 
-def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None:
+def asked_questions(artifact: Artifact, config: Config) -> list[AskedQuestion] | None:
     """The questions of a planned artifact of rollouts. None: they are not on this machine. Before the
     student's pass rates are known, all questions count.
     """
@@ -97,7 +97,7 @@ def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None
     return list(between(iter(asked), outputs / rates.folder, config.questions.pass_rate))
 
 
-def _from_source(source: Questions) -> list[Question] | None:
+def _from_source(source: Questions) -> list[AskedQuestion] | None:
     """The questions of local files, read once per process; of the demo; or None."""
     try:
         files = find(source).files

@@ -6,7 +6,7 @@ import pytest
 
 from lark.errors import LarkError
 from lark.gpu_check import short_training
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import CheckPlace
 from lark.gpu_check.expectations import expect_planned_memory, losses_within
 from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.student import Sample
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_memory_is_at_least_the_optimizers_and_at_most_the_planners(folder: Path) -> None:
-    measured = short_training.memory(Place("cpu", 1, folder / "memory"))
+    measured = short_training.memory(CheckPlace("cpu", 1, folder / "memory"))
     state_gib = 16 * Sample("small", 4).shape.parameters / GIB
     peak = measured.figures["peak_gib"]
     assert 0.8 * state_gib < peak <= 1.1 * measured.figures["planned_gib"]
@@ -30,7 +30,7 @@ def test_memory_is_at_least_the_optimizers_and_at_most_the_planners(folder: Path
 
 
 def test_only_the_poisoned_step_of_an_offloaded_run_is_skipped(folder: Path) -> None:
-    assert short_training.offload(Place("cpu", 1, folder / "offload")).text.startswith(
+    assert short_training.offload(CheckPlace("cpu", 1, folder / "offload")).text.startswith(
         "1 poisoned step skipped, 3 steps taken"
     )
 
