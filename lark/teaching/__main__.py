@@ -16,12 +16,12 @@ from pathlib import Path
 from lark.config import Config
 from lark.config.checks import user_path
 from lark.config.cli import outputs_typed
+from lark.config.composed import composed
 from lark.config.teacher import SELF
 from lark.generation.batch_files import REQUESTS
 from lark.pipeline.machine_check import check_machine
 from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import fetched_plan, wanted
-from lark.planner.__main__ import composed
 from lark.printing import log_to
 from lark.store.store import Artifact, Checksums, Store
 from lark.teaching import batch_run, checks

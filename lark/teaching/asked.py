@@ -13,7 +13,7 @@ from lark.store.manifest import read_manifest
 from lark.teaching import checks
 from lark.teaching.artifacts import PASS_RATES, ROLLOUTS, VERDICTS
 from lark.teaching.heats import Standing, standing_of
-from lark.teaching.question_files import QUESTIONS, Question, stored, write
+from lark.teaching.question_files import QUESTIONS, AskedQuestion, stored, write
 from lark.work.operation import Job
 
 
@@ -36,12 +36,12 @@ def entrants(config: Config) -> list[str]:
     return [name for name in names if config.questions.pass_rate is None or name != SELF]
 
 
-def first_of(questions: Iterable[Question], number: int | None, seed: int) -> list[Question]:
+def first_of(questions: Iterable[AskedQuestion], number: int | None, seed: int) -> list[AskedQuestion]:
     """The questions of a heat, in the order of all heats: a sample that does not depend on their order in
     the source.
     """
 
-    def place(question: Question) -> int:
+    def place(question: AskedQuestion) -> int:
         return hash64("heats", str(seed), question.key)
 
     return sorted(questions, key=place)[:number]
@@ -56,7 +56,7 @@ def draw(job: Job) -> dict[str, Any]:
     return {heat: {"questions": len(chosen)}}
 
 
-def asked(job: Job, name: str) -> tuple[list[Question], int]:
+def asked(job: Job, name: str) -> tuple[list[AskedQuestion], int]:
     """The questions that a teacher is asked, and the number of those that it is spared: of heats after it
     stopped, or with enough rollouts.
     """
@@ -70,7 +70,7 @@ def asked(job: Job, name: str) -> tuple[list[Question], int]:
     return chosen, len(questions) - len(chosen)
 
 
-def _between_rates(job: Job) -> list[Question]:
+def _between_rates(job: Job) -> list[AskedQuestion]:
     """The questions of the job: all, or those that the student neither always nor never solves."""
     questions = list(stored(job.inputs[QUESTIONS.name]))
     rates = job.inputs.get(PASS_RATES.name)
@@ -82,8 +82,8 @@ def _between_rates(job: Job) -> list[Question]:
 
 
 def between(
-    questions: Iterable[Question], folder: Path, interval: Sequence[float] | None
-) -> Iterator[Question]:
+    questions: Iterable[AskedQuestion], folder: Path, interval: Sequence[float] | None
+) -> Iterator[AskedQuestion]:
     """The questions whose pass rate is in an interval, and those without one."""
     assert interval is not None
     least, most = interval
@@ -93,7 +93,7 @@ def between(
             yield question
 
 
-def _not_enough(questions: list[Question], job: Job, standing: Standing) -> list[Question]:
+def _not_enough(questions: list[AskedQuestion], job: Job, standing: Standing) -> list[AskedQuestion]:
     """Those of the questions that lack rollouts. All of them before the last heat: whoever is compared
     answers the same questions.
     """

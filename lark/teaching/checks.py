@@ -8,7 +8,7 @@ from lark.config.teaching import Command, Questions, Teach
 from lark.errors import LarkError
 
 if TYPE_CHECKING:
-    from lark.teaching.question_files import Question
+    from lark.teaching.question_files import AskedQuestion
 
 
 def require_path(source: Questions) -> None:
@@ -16,7 +16,7 @@ def require_path(source: Questions) -> None:
         raise LarkError("pool=taught needs questions: add questions.path=<file, folder or dataset id>.")
 
 
-def same_question(question: "Question", key: str, where: str) -> None:
+def same_question(question: "AskedQuestion", key: str, where: str) -> None:
     """Refuse an id that an earlier row gave to another question. `key`: of that row."""
     if question.key != key:
         raise LarkError(

@@ -16,13 +16,13 @@ from lark.teaching.artifacts import PASS_RATES, ROLLOUTS, STANDING
 from lark.teaching.asked import between, first_of
 from lark.teaching.earlier import GROWS
 from lark.teaching.heats import standing_of
-from lark.teaching.question_files import QUESTIONS, Question
+from lark.teaching.question_files import QUESTIONS, AskedQuestion
 
 ASSUMED_QUESTIONS = 5000
 """Assumed for a dataset that is not on this machine: the paper's."""
 READ_BYTES = 2_000_000_000
 """Files of questions of up to this size are read for a plan."""
-_read: dict[tuple[str, int], list[Question]] = {}
+_read: dict[tuple[str, int], list[AskedQuestion]] = {}
 """Questions that were read, by their settings and the time of their newest file."""
 
 
@@ -98,7 +98,7 @@ def _count(folder: Path, manifest: Manifest, outputs: Path, have: dict[str, int]
             have[question.key] = max(have[question.key], samples)
 
 
-def asked_questions(artifact: Artifact, config: Config) -> list[Question] | None:
+def asked_questions(artifact: Artifact, config: Config) -> list[AskedQuestion] | None:
     """The questions of a planned artifact of rollouts. None: they are not on this machine. All questions
     count until it is known which are not asked: by the student's pass rates, the heats so far, or enough
     rollouts of others.
@@ -118,7 +118,7 @@ def _undecided(artifact: Artifact, outputs: Path) -> bool:
     return standing is not None and not _finished(outputs / standing.folder).finished
 
 
-def _drawn(questions: Artifact, config: Config) -> list[Question] | None:
+def _drawn(questions: Artifact, config: Config) -> list[AskedQuestion] | None:
     """The questions of an artifact that may be planned: all, or those of a heat."""
     folder = config.outputs_path / questions.folder
     if _finished(folder).finished:
@@ -131,8 +131,8 @@ def _drawn(questions: Artifact, config: Config) -> list[Question] | None:
 
 
 def _between_rates(
-    questions: list[Question] | None, artifact: Artifact, config: Config
-) -> list[Question] | None:
+    questions: list[AskedQuestion] | None, artifact: Artifact, config: Config
+) -> list[AskedQuestion] | None:
     """Those of the questions that the artifact's pass rates leave, as far as they are known."""
     rates = artifact.inputs.get(PASS_RATES.name)
     if questions is None or rates is None or not (config.outputs_path / rates.folder / RATES_FILE).is_file():
@@ -146,7 +146,7 @@ def _most(rollouts: Artifact) -> int | None:
     return most
 
 
-def _from_source(source: Questions) -> list[Question] | None:
+def _from_source(source: Questions) -> list[AskedQuestion] | None:
     """The questions of local files, read once per process; of the demo; or None."""
     try:
         files = find(source).files

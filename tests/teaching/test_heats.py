@@ -21,8 +21,8 @@ from lark.selection import leads
 from lark.teaching import rollouts
 from lark.teaching.__main__ import main
 from lark.teaching.heats import Standing
-from lark.teaching.question_files import Question
-from lark.teaching.rollouts import Workload
+from lark.teaching.question_files import AskedQuestion
+from lark.teaching.rollouts import TeacherWork
 from tests.conftest import composed, work_here
 
 TAUGHT = [
@@ -52,13 +52,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[Sample]:
 
 def counted(patch: pytest.MonkeyPatch) -> Counter[Sample]:
     seen: Counter[Sample] = Counter()
-    original = Workload.ask
+    original = TeacherWork.ask
 
-    def ask(self: Workload, question: Question, first: int) -> Ask:
+    def ask(self: TeacherWork, question: AskedQuestion, first: int) -> Ask:
         seen.update((self.name, question.key, number) for number in range(first, self.samples))
         return original(self, question, first)
 
-    patch.setattr(Workload, "ask", ask)
+    patch.setattr(TeacherWork, "ask", ask)
     return seen
 
 
