@@ -28,8 +28,8 @@ from lark.printing import log_to
 from lark.store.store import Artifact
 from lark.teaching import answer_journals, question_files
 from lark.teaching.answer_journals import answered
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.question_files import AskedQuestion
-from lark.teaching.rollouts import ROLLOUTS
 from lark.work.entry import run_main
 from lark.work.process import ROOT
 

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 JOURNALS = "shard-*.jsonl"
 TAKEN = "taken"
 """Writer of the journal with the answers of earlier artifacts."""
+CARRIED = "carried"
+"""Writer of the journal with the answers of the heat before."""
 
 
 def journal_file(folder: Path, writer: str) -> Path:

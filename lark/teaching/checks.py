@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lark.config.teaching import Command, Questions
+from lark.config.teaching import Command, Questions, Teach
 from lark.errors import LarkError
 
 if TYPE_CHECKING:
@@ -110,11 +110,21 @@ def has_rates(rates: Sequence[float], name: str) -> None:
         )
 
 
-def any_asked(name: str, count: int, source: Questions) -> None:
+def any_asked(count: int, source: Questions) -> None:
     """Refuse pass rates that leave no question."""
     if count == 0 and source.pass_rate is not None:
         least, most = source.pass_rate
         raise LarkError(
-            f"teacher {name}: no question has a pass rate from {least:g} to {most:g}. Widen"
-            " questions.pass_rate, or sample the student more often (teach.samples)."
+            f"questions.pass_rate: no question has a pass rate from {least:g} to {most:g}. Widen the"
+            " interval, or sample the student more often (teach.samples)."
+        )
+
+
+def no_batches_between_heats(teach: Teach) -> None:
+    """Refuse batch files of a run whose requests depend on other teachers' answers."""
+    name = "heats" if teach.heats else "enough"
+    if teach.heats or teach.enough is not None:
+        raise LarkError(
+            f"teach.{name}: what a teacher is asked depends on the answers of others, which batch files"
+            " cannot wait for. Leave it out; rollouts from batch files are taken over by a run that has it."
         )

@@ -24,13 +24,22 @@ from lark.store.siblings import siblings
 from lark.store.store import write_text
 from lark.teaching import answer_journals
 from lark.teaching.answer_journals import JournalIndex
-from lark.teaching.rollouts import FAILED, ROLLOUTS, TAKEN, TeacherWork, merged, sample_of
+from lark.teaching.artifacts import ROLLOUTS
+from lark.teaching.rollouts import FAILED, TAKEN, TeacherWork, merged, sample_of
 from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 
-GROWS = ("samples", "limits", "pass_rate")
+GROWS = ("samples", "limits", "pass_rate", "enough")
 """Parts of `depends` that do not change an answer."""
+
+
+def carry(job: Job) -> None:
+    """Copy the answers of the heat before (`Operation.carry`)."""
+    heat_before = job.inputs.get(ROLLOUTS.name)
+    workload = TeacherWork(job)
+    if heat_before is not None and not merged(workload.folder):
+        answer_journals.write(workload.folder, answer_journals.CARRIED, _of(heat_before))
 
 
 def take_over(job: Job) -> None:

@@ -16,26 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lark.config import Config
-from lark.config.teacher import SELF
 from lark.generation import conversation
 from lark.generation.checks import require_few_failures
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply, RunningTeacher
 from lark.generation.journal import Journal
 from lark.models.dialogue import opening
 from lark.reading.untrusted import readable_object
-from lark.store.manifest import read_manifest
-from lark.store.store import Kind, atomic, write_text
+from lark.store.store import atomic, write_text
 from lark.teaching import answer_journals, checks
 from lark.teaching.answer_journals import JOURNALS, JournalIndex, Limit, StoredSamples
-from lark.teaching.question_files import QUESTIONS, AskedQuestion, stored
+from lark.teaching.artifacts import ROLLOUTS
+from lark.teaching.asked import asked, limits
+from lark.teaching.question_files import AskedQuestion
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 if TYPE_CHECKING:
     from lark.work.operation import Counts
 
-ROLLOUTS = Kind("rollouts", 1, "rollouts.jsonl")
 FAILED = "failures.jsonl"
 """Questions without an answer, and why."""
 TAKEN = "taken.json"
@@ -52,8 +50,7 @@ class TeacherWork:
         (self.name, self.folder), *_ = job.outputs.items()
         self.teacher = job.config.teacher[self.name]
         self.samples = job.config.teach.samples
-        self.questions = list(asked(job))
-        checks.any_asked(self.name, len(self.questions), job.config.questions)
+        self.questions, self.spared = asked(job, self.name)
         self.by_key = {question.key: question for question in self.questions}
         self.limit = Limit(self.folder, *limits(job, self.name))
 
@@ -73,48 +70,9 @@ class TeacherWork:
         return AskSampling.of(self.teacher)
 
 
-def asked(job: Job) -> Iterator[AskedQuestion]:
-    """The questions of the job: all, or those that the student neither always nor never solves."""
-    from lark.teaching.pass_rates import PASS_RATES, between  # noqa: PLC0415  # it imports this module
-
-    questions = stored(job.inputs[QUESTIONS.name])
-    rates = job.inputs.get(PASS_RATES.name)
-    if rates is None:
-        return questions
-    return between(questions, rates, job.config.questions.pass_rate)
-
-
 def seed_of(question: AskedQuestion, seed: int) -> int:
     """Seed of a question's first sample. The others count up from it, so it is a hash."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{question.key}".encode()).digest()[:4], "big") >> 1
-
-
-def in_order(config: Config) -> list[str]:
-    """The teachers in the order in which they are asked: those of `teacher=`, without the judge. The student
-    is first if the others depend on its pass rates.
-    """
-    judge = config.teach.judge if config.teach.verify == "judge" else None
-    names = [name for name in config.teacher if name != judge]
-    if config.questions.pass_rate is not None:
-        names.sort(key=lambda name: name != SELF)
-    return names
-
-
-def limits(job: Job, name: str) -> tuple[float | None, float | None]:
-    """The teacher's limits on tokens and money: an equal share of what the earlier teachers have left."""
-    teach = job.config.teach
-    names = in_order(job.config)
-    number = names.index(name)
-    earlier = [job.inputs[f"{ROLLOUTS.name}:{other}"] for other in names[:number] if teach.is_limited]
-    later = len(names) - number
-    counts = [read_manifest(folder).counts for folder in earlier]
-    tokens = None
-    if teach.limit_tokens is not None:
-        tokens = (teach.limit_tokens - sum(count["tokens"] for count in counts)) / later
-    money = None
-    if teach.limit_money is not None:
-        money = (teach.limit_money - sum(count["cost"] for count in counts)) / later
-    return tokens, money
 
 
 @in_shards
@@ -274,6 +232,7 @@ class RolloutTally:
         asked = len(self.workload.questions)
         reasons = self.reasons
         rest = asked - self.answered - len(self.failed)
+        spared = self.workload.spared
         return {
             "questions": asked,
             "rollouts": self.rollouts,
@@ -284,6 +243,7 @@ class RolloutTally:
             "models": sorted(self.models),
             **({"failures": dict(reasons.most_common())} if reasons else {}),
             **({"not_asked": rest} if rest else {}),
+            **({"spared": spared} if spared else {}),
             **self._taken(),
         }
 
