@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep, Trial, published
 from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
-from lark.output.run_summary import spread
+from lark.output.accuracies import spread
 from lark.output.style import LARK_COLOUR, MARKERS, METHOD_COLOURS, OKABE_ITO, panels, plain_label
 from lark.output.tables import MISSING, Cell
 

@@ -24,7 +24,7 @@ from lark.config.method import REVERSED
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
 from lark.names import override_key
-from lark.output.run_summary import metrics_of
+from lark.output.accuracies import metrics_of
 from lark.pipeline.plan import fetched_plan, make_plan, wanted
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Checksums, Kind, Store
