@@ -132,8 +132,8 @@ class Tracking:
     project: str = "lark"
     entity: str | None = None
     group: str | None = None
-    """Group of the tracker. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it sweeps
-    over.
+    """Group of runs. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it
+    sweeps over.
     """
 
     def __post_init__(self) -> None:

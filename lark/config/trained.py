@@ -1,8 +1,8 @@
 """Evaluate a student that was trained here as it is: `stages=[evaluate] student=own
 student.path=outputs/checkpoint/<name>`.
 
-The folder of a trained student records how it was prompted and in which precision it was trained. An evaluation
-of the folder uses the same, trains nothing, and has the student's own name in tables and folders.
+The folder of a trained student records how it was prompted and its precision. An evaluation of the folder
+uses the same, trains nothing, and has the student's own name in tables and folders.
 """
 
 import json

@@ -26,10 +26,12 @@ class SummaryTable:
     title: str
     header: list[str]
     rows: list[list[str]]
+    labels: int = 3
+    """Columns that name a row."""
 
     @property
     def text(self) -> str:
-        return f"{self.title}\n\n{text_table(self.header, self.rows, right=3)}\n"
+        return f"{self.title}\n\n{text_table(self.header, self.rows, right=self.labels)}\n"
 
     @property
     def markdown(self) -> str:
@@ -64,7 +66,7 @@ def results_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
         rows.append([*labels, "pass@1", *_cells(single, [*tasks, AVERAGE])])
     columns = [task.label for task in tasks.values()]
     header = ["student", "method", "B", "metric", *columns, "Avg"]
-    return SummaryTable("results", headline(config), header, rows)
+    return SummaryTable("results", headline(config), header, rows, labels=4)
 
 
 def _cells(values: Mapping[str, str], names: Sequence[str]) -> list[str]:
@@ -141,4 +143,4 @@ def levels_table(config: Config, models: Sequence[Evaluated]) -> SummaryTable:
         f"Acc@{k} and pass@1 by level ({config.benchmark.grader} grader), mean ± standard deviation over"
         " decoding seeds"
     )
-    return SummaryTable("levels", title, header, rows)
+    return SummaryTable("levels", title, header, rows, labels=4)

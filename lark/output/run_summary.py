@@ -71,6 +71,8 @@ def _made(run: "Pipeline") -> dict[str, str]:
         # Counts of an older version, or edited: only a remark is lost.
         with contextlib.suppress(KeyError, TypeError, ValueError):
             made |= step.operation.result(run.config, folder, run.store.manifest(step.artifacts[0]).counts)
+    if any(near(folder) in value for value in made.values()):
+        return made
     where = (near(run.store.path(artifact)) for artifact in step.artifacts)
     return {**made, "saved in": some(where, 1)}
 

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 IN_RESULTS = ("student", "method", "budget", "budget.size", "budget.total", "budget.tokens")
 """Swept settings that a table of accuracies shows in columns of its own."""
 
+NAMES = ("student", "method", "B")
+"""Columns that name a model in a table of accuracies."""
+
 
 def end_sweep(outputs: Path) -> None:
     """Print, write and track the table over all trials that were recorded."""
@@ -79,8 +82,8 @@ def sweep_table(trials: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _arranged(table: pd.DataFrame, swept: Sequence[str]) -> pd.DataFrame:
-    """Swept settings first and errors last; equal rows once."""
-    first = [key for key in swept if key in table]
+    """The names of a row first, then swept settings, and errors last; equal rows once."""
+    first = [column for column in (*NAMES, *swept) if column in table]
     last = ["error"] if "error" in table else []
     rest = [column for column in table if column not in (*first, *last)]
     return table[[*first, *rest, *last]].fillna("–").drop_duplicates(ignore_index=True)
