@@ -67,10 +67,13 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         config = trial.config
         row: dict[str, object] = {"noise": config.pool.noise, "share": config.pool.noise_share}
         row |= {"method": config.method.key, "label": config.method.title}
-        row["accuracy"] = accuracy.rows(trial, sweep.metrics(trial))[-1]["mean"]
+        average = accuracy.rows(sweep, trial)[-1]
+        row |= {"accuracy": average["mean"], "pass_at_1": average["pass_at_1"]}
         row |= _damage(clean, _texts(sweep, trial), selection(sweep, trial))
         rows.append(row)
-    return pd.DataFrame(rows).astype({"accuracy": float, "damaged": float, "selected": float})
+    return pd.DataFrame(rows).astype(
+        {"accuracy": float, "pass_at_1": float, "damaged": float, "selected": float}
+    )
 
 
 def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:

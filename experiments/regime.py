@@ -189,8 +189,8 @@ def _shown(sweep: Sweep, trial: Trial) -> str:
     return "not evaluated" if average is None else f"Avg {average:.1f}%"
 
 
-def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
-    mean: Any = accuracy.rows(trial, sweep.metrics(trial, trained))[-1]["mean"]  # the last is the average
+def _average(sweep: Sweep, trial: Trial, trained: bool = True, column: str = "mean") -> float | None:
+    mean: Any = accuracy.rows(sweep, trial, trained)[-1][column]  # the last is the average
     return None if mean is None else float(mean)
 
 
@@ -208,11 +208,17 @@ def render(sweep: Sweep) -> Report:
             " seeds). Strength: checkpoints of the student's pretraining, or other students."
         ),
         data=data,
-        tables=[_table(data)],
+        tables=[
+            _table(data, "accuracy", "base"),
+            _table(data, "pass_at_1", "base_pass_at_1", "pass@1: the share of samples that are correct."),
+        ],
         figure=_figure(data, samples) if measured else None,
         notes=_notes(data) if measured else [],
         measured=measured,
     )
+
+
+NUMBERS = ("accuracy", "base", "pass_at_1", "base_pass_at_1")
 
 
 def _collect(sweep: Sweep) -> pd.DataFrame:
@@ -222,26 +228,28 @@ def _collect(sweep: Sweep) -> pd.DataFrame:
         row = {"axis": setting.axis, "setting": setting.label, "order": setting.order}
         row |= {"method": trial.config.method.key, "label": trial.config.method.title}
         row |= {"accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
+        row["pass_at_1"] = _average(sweep, trial, column="pass_at_1")
+        row["base_pass_at_1"] = _average(sweep, trial, trained=False, column="pass_at_1")
         rows.append(row)
-    return pd.DataFrame(rows).astype({"accuracy": float, "base": float})
+    return pd.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float))
 
 
 def _place(setting: Setting) -> tuple[int, float]:
     return list(AXES).index(setting.axis), setting.order
 
 
-def _table(data: pd.DataFrame) -> Table:
+def _table(data: pd.DataFrame, column: str, base: str, caption: str = "") -> Table:
     labels = list(data["label"].unique())
     rows = []
     for (axis, _), part in data.groupby(["axis", "order"], sort=False):
-        values = dict(zip(part["label"], part["accuracy"], strict=True))
+        values = dict(zip(part["label"], part[column], strict=True))
         row = [Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0]))]
-        row.append(number(part["base"].iloc[0], "{:.1f}"))
+        row.append(number(part[base].iloc[0], "{:.1f}"))
         for label in labels:
             cell = number(values.get(label), "{:.1f}")
-            row.append(replace(cell, best=values.get(label) == part["accuracy"].max()))
+            row.append(replace(cell, best=values.get(label) == part[column].max()))
         rows.append(row)
-    return Table(["Changed", "Setting", "Base model", *labels], rows, labels=2)
+    return Table(["Changed", "Setting", "Base model", *labels], rows, caption, labels=2)
 
 
 def rank_agreement(data: pd.DataFrame) -> dict[str, float]:

@@ -95,7 +95,7 @@ def _collect(sweep: Sweep) -> tuple[pd.DataFrame, dict[str, Floats]]:
     rows = []
     tables: dict[str, list[Floats]] = {}
     for trial in sweep.trials:
-        for row in accuracy.rows(trial, sweep.metrics(trial)):
+        for row in accuracy.rows(sweep, trial):
             rows.append({**row, "training_seed": trial.config.training.seed})
         accuracies = results.accuracies(sweep, trial)
         if accuracies is not None:

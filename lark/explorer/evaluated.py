@@ -94,8 +94,7 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
 def _model(listing: Listing, generations: Entry) -> Model:
     if CHECKPOINT.name not in generations.inputs:
         student = generations.name.split(BASE, 1)[0]
-        trained = {checkpoint.name for checkpoint in listing.of(CHECKPOINT.name)}
-        if student not in trained:
+        if student not in listing.once("trained", lambda: _trained(listing)):
             return Model(None, student, "Base model", {})
         weights = json.dumps(listing.config(generations)["depends"].get("student"), sort_keys=True)
         return Model(None, student, student, {}, weights)
@@ -110,6 +109,11 @@ def _model(listing: Listing, generations: Entry) -> Model:
     student = checkpoint.name.split(f"-{method}", 1)[0]
     kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
     return Model(checkpoint, student, details["label"], kept)
+
+
+def _trained(listing: Listing) -> frozenset[str]:
+    """The names of students that were trained in this store."""
+    return frozenset(checkpoint.name for checkpoint in listing.of(CHECKPOINT.name))
 
 
 def models_of(evaluations: list[Evaluation]) -> list[Model]:
