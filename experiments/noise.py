@@ -49,12 +49,16 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[
             _table(data, "accuracy", "{:.1f}", "Accuracy by share of damaged candidates."),
+            _table(data, "pass_at_1", "{:.1f}", "pass@1, the share of samples that are correct."),
             _table(data.assign(selected=100 * data["selected"]), "selected", "{:.0f}", CHOSEN),
         ],
         figure=_figure(data, samples) if measured else None,
         notes=_notes(data) if measured else [],
         measured=measured,
     )
+
+
+NUMBERS = ("accuracy", "pass_at_1", "damaged", "selected")
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:

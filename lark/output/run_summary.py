@@ -49,6 +49,9 @@ def run_summary(run: "Pipeline") -> None:
     run.tracker.summarise(accuracies)
     made = _made(run)
     log.info("\n%s", _result(run, models, results) if models else aligned(made))
+    unboxed = _without_box(run.config, models)
+    if unboxed:
+        log.warning(unboxed)
     if reports:
         log.info("Summary: %s", run.folder / ("summary.md" if models else "summary.json"))
     if not in_sweep():
@@ -85,9 +88,6 @@ def _result(run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable)
     opposite = disagreement(run.config, models)
     if opposite:
         notes.append(f"Note: {opposite}\n")
-    unboxed = _without_box(run.config, models)
-    if unboxed:
-        notes.append(unboxed)
     return "\n".join(notes)
 
 

@@ -2,6 +2,8 @@
 without them.
 """
 
+import contextlib
+import io
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -127,15 +129,16 @@ class TrackioRun:
         import trackio  # noqa: PLC0415
 
         self.service = trackio
-        trackio.init(
-            project=tracking.project,
-            name=description.name,
-            group=tracking.group,
-            config={**description.settings, "tags": list(description.tags)},
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+        with _quiet():
+            trackio.init(
+                project=tracking.project,
+                name=description.name,
+                group=tracking.group,
+                config={**description.settings, "tags": list(description.tags)},
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
 
     def log(self, values: Mapping[str, Any]) -> None:
         self.service.log(dict(values))
@@ -150,4 +153,10 @@ class TrackioRun:
         self.log({name: self.service.Image(str(path))})
 
     def finish(self) -> None:
-        self.service.finish()
+        with _quiet():
+            self.service.finish()
+
+
+def _quiet() -> contextlib.AbstractContextManager[object]:
+    """Hides what trackio prints about its dashboard and about uploads that there are not."""
+    return contextlib.redirect_stdout(io.StringIO())
