@@ -211,6 +211,7 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
     base, trained = (model["id"] for model in benchmark["models"])
     where = f"{benchmark['group']}/{base}/{trained}"
     page = get(context, f"problem/{where}/3")
+    sides = []
     for side, name in zip(page["sides"], ("demo-base", "demo-lark-B3"), strict=True):
         folder = next((store / "generations").glob(f"{name}-*"))
         answers = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
@@ -221,6 +222,7 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
             .read_text()
             .splitlines()
         ]
+        sides.append(grades)
         for sample in side["samples"]:
             assert (
                 answers[sample["i"]]["problem"] == page["id"]
@@ -235,6 +237,18 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
             assert sample["truncated"] == (answers[sample["i"]]["finish_reason"] == "length")
     everything = get(context, f"problems/{where}/paper")
     solved = {row["n"]: (row["before"], row["after"]) for row in everything["rows"]}
+    for row in everything["rows"]:
+        side_counts = []
+        for side in sides:
+            mine = [grade["paper"] for grade in side if grade["problem"] == row["id"]]
+            side_counts += [sum(mine), len(mine)]
+        names = ("before_correct", "before_samples", "after_correct", "after_samples")
+        assert [row[name] for name in names] == side_counts
+    changes = [row["after_correct"] - row["before_correct"] for row in everything["rows"]]
+    ordered = get(context, f"problems/{where}/paper", sort="change")["rows"]
+    assert [row["after_correct"] - row["before_correct"] for row in ordered] == sorted(changes)
+    fewer = get(context, f"problems/{where}/paper", flags="fewer")["rows"]
+    assert len(fewer) == sum(change < 0 for change in changes)
     fixed = get(context, f"problems/{where}/paper", flags="fixed")["rows"]
     assert {row["n"] for row in fixed} == {
         n for n, (before, after) in solved.items() if before < 0.5 <= after
