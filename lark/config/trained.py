@@ -6,6 +6,7 @@ uses the same, trains nothing, and has the student's own name in tables and fold
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,14 +20,16 @@ from lark.reading.untrusted import readable_object
 
 CHECKPOINTS = "checkpoint"
 """The kind of artifact that is a trained student (lark/training/checkpoints.py)."""
-EVALUATE_ONLY = {"stages=[evaluate]", "stages=evaluate"}
+EVALUATING = {"evaluate", "report"}
+"""The stages of a run that only evaluates."""
 RECORDED = ("max_length", "dtype", "instruction", "thinking", "template_options")
 """Settings of a student that its folder records, if they are not the default."""
 
 
 def trained_name(path: str) -> str | None:
     """The name of the student in this folder if it is the artifact of a training; None for other students."""
-    folder = user_path("student.path", path).resolve()
+    # Unlike `resolve`, `realpath` accepts links in a circle.
+    folder = Path(os.path.realpath(user_path("student.path", path)))
     manifest = readable_object(folder / "manifest.json")
     if manifest is None or manifest.get("kind") != CHECKPOINTS:
         return None
@@ -41,7 +44,8 @@ def with_trained_student(arguments: Sequence[str]) -> list[str]:
     typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     path = typed.get("student.path", "").strip("'\"")
     name = trained_name(path) if path else None
-    evaluates = EVALUATE_ONLY & set(arguments) and typed.get("method", "base") == "base"
+    stages = set(typed.get("stages", "").strip("[]").replace(" ", "").split(","))
+    evaluates = "evaluate" in stages <= EVALUATING and typed.get("method", "base") == "base"
     if name is None or not evaluates:
         return list(arguments)
     added = {"method": "base", "student.name": name, **_recorded(user_path("student.path", path))}

@@ -33,12 +33,16 @@ def added(*typed: str) -> dict[str, Any]:
 
 def test_it_has_its_own_name_and_trains_nothing(tmp_path: Path) -> None:
     path = f"student.path={trained(tmp_path)}"
-    assert added("stages=[evaluate]", "student=own", path) == {
-        "method": "base",
-        "student.name": "demo-lark-B3",
-        "student.max_length": 512,
-        "student.dtype": "float32",
-    }
+    assert (
+        added("stages=[evaluate,report]", path)
+        == added("stages=[evaluate]", "student=own", path)
+        == {
+            "method": "base",
+            "student.name": "demo-lark-B3",
+            "student.max_length": 512,
+            "student.dtype": "float32",
+        }
+    )
 
 
 @pytest.mark.parametrize(
