@@ -54,8 +54,9 @@ def run_summary(run: "Pipeline") -> None:
         log.warning(unboxed)
     if reports:
         log.info("Summary: %s", run.folder / ("summary.md" if models else "summary.json"))
-    if not in_sweep():
-        log.info("%s", next_commands(run, bool(models)))
+    following = next_commands(run, bool(models))
+    if following and not in_sweep():
+        log.info("%s", following)
     trial = TrialResult("", list(made), [list(made.values())])
     if models:
         trial = TrialResult(results.title, results.header, results.rows)

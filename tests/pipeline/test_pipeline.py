@@ -74,7 +74,8 @@ def test_again_nothing_is_computed(finished: Path) -> None:
 def test_another_budget_reuses_the_scores(finished: Path) -> None:
     code, said = run_program(*SMALL, "budget=1", "stages=[select]", outputs=finished)
     assert "6 of 6 questions" in said and "/train.jsonl" in said
-    assert "stages=[evaluate]'  # train on it" in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("Next: python run.py ")
+    assert "budget.size=1 'stages=[train]'" in said.splitlines()[-1]
     assert code == 0, said
     assert len(list((finished / "scores").iterdir())) == 1
     assert len(list((finished / "selection").iterdir())) == 2
