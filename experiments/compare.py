@@ -84,7 +84,7 @@ def conduct(sweep: Sweep) -> list[str]:
     log.info("\n%s\n", verdict.sentence(game))
     other = other_accuracy(game)
     if other:
-        log.info("%s", _both(game, other))
+        log.info("%s\n", _both(game, other))
     command = verdict.next_command(game)
     if command:
         log.info("The full run with %s:\n  %s\n", game.heats[-1].leader, command)

@@ -124,5 +124,6 @@ def _worse_than_base(other: OtherAccuracy) -> Iterator[str]:
             gains.append(name)
     if gains:
         yield (
-            f"Against the base model, {', '.join(gains)} gain by {other.criterion} but lose by {other.name}."
+            f"Compared with the base model, {other.criterion} rises but {other.name} falls for"
+            f" {', '.join(gains)}."
         )
