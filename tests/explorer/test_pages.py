@@ -58,7 +58,9 @@ def test_runs_have_their_steps_and_results(context: Context, view: str) -> None:
         and full["done"] == full["total"] == len(full["steps"])
         and full["current"] is None
     )
-    assert full["results"][1]["method"] == "LARK" and "scoring.tokens=true" in full["overrides"]
+    rows_of_both = [(row["method"], row["metric"]) for row in full["results"]]
+    assert rows_of_both == list(product(("Base model", "LARK"), ("Acc@2", "pass@1")))
+    assert "scoring.tokens=true" in full["overrides"]
     made = {step["title"]: [artifact["kind"] for artifact in step["made"]] for step in full["steps"]}
     assert (
         made["score"] == ["scores", "tokens"]
