@@ -1,7 +1,7 @@
 """What the pages say is what the artifacts of a real run say."""
 
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
