@@ -20,8 +20,8 @@ from lark.reading.untrusted import readable_object
 
 CHECKPOINTS = "checkpoint"
 """The kind of artifact that is a trained student (lark/training/checkpoints.py)."""
-EVALUATING = {"evaluate", "report"}
-"""The stages of a run that only evaluates."""
+EVALUATES = re.compile(r"stages=\[?evaluate(, ?report)?\]?")
+"""The stages of a run that only evaluates, as they are typed."""
 RECORDED = ("max_length", "dtype", "instruction", "thinking", "template_options")
 """Settings of a student that its folder records, if they are not the default."""
 
@@ -44,8 +44,7 @@ def with_trained_student(arguments: Sequence[str]) -> list[str]:
     typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     path = typed.get("student.path", "").strip("'\"")
     name = trained_name(path) if path else None
-    stages = set(typed.get("stages", "").strip("[]").replace(" ", "").split(","))
-    evaluates = "evaluate" in stages <= EVALUATING and typed.get("method", "base") == "base"
+    evaluates = any(map(EVALUATES.fullmatch, arguments)) and typed.get("method", "base") == "base"
     if name is None or not evaluates:
         return list(arguments)
     added = {"method": "base", "student.name": name, **_recorded(user_path("student.path", path))}
