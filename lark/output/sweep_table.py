@@ -83,7 +83,7 @@ def sweep_table(trials: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def _arranged(table: pd.DataFrame, swept: Sequence[str]) -> pd.DataFrame:
     """The names of a row first, then swept settings, and errors last; equal rows once."""
-    first = [column for column in (*NAMES, *swept) if column in table]
+    first = [column for column in dict.fromkeys((*NAMES, *swept)) if column in table]
     last = ["error"] if "error" in table else []
     rest = [column for column in table if column not in (*first, *last)]
     return table[[*first, *rest, *last]].fillna("–").drop_duplicates(ignore_index=True)

@@ -80,12 +80,13 @@ def test_a_table_of_trials_names_what_is_swept_and_what_failed() -> None:
     base = ["demo", "Base model", "–", "Acc@5", "45.0"]
     first = {"typed": ["method=lark", "training.seed=1"], "header": header}
     second = {"typed": ["method=lark", "training.seed=2"], "header": header}
-    third = {"typed": ["method=lark", "training.seed=3"], "error": "no memory"}
+    third = {"typed": ["method=rsr", "training.seed=3"], "error": "no memory"}
     first["rows"] = [base, ["demo", "LARK", "3", "Acc@5", "50.0"]]
     second["rows"] = [base, ["demo", "LARK", "3", "Acc@5", "50.0"]]
     table = sweep_table([first, second, third])
     assert list(table.columns) == ["student", "method", "B", "training.seed", "metric", "Avg", "error"]
     assert list(table["training.seed"]) == ["–", "1", "2", "3"]  # the base model once, in no trial of its own
+    assert list(table["method"]) == ["Base model", "LARK", "LARK", "rsr"]
     assert list(table["error"]) == ["–", "–", "–", "no memory"]
 
 
