@@ -23,9 +23,11 @@ from omegaconf import DictConfig
 
 from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed
+from lark.config.trained import with_trained_student
 from lark.errors import LarkError
 from lark.work.entry import INTERRUPTED, explain, run_main
-from lark.work.tracking import with_sweep_group
+from lark.work.sweep_record import in_sweep, record_failure, start_sweep
+from lark.work.tracking import is_sweep, with_sweep_group
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `command_line`, which explains them
 PROCESS = os.getpid()
@@ -37,19 +39,20 @@ failures: list[str] = []
 def main(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
-    is_sweep = hydra_config.mode == RunMode.MULTIRUN
+    is_trial = hydra_config.mode == RunMode.MULTIRUN
     outputs = Path(str(composed.outputs))
     try:
         from lark.pipeline.run import run  # noqa: PLC0415  # takes a second, which --help does not need
 
         settings = config.load(composed, folder)
         outputs = settings.outputs_path
-        run(settings, folder, hydra_config.overrides.task, is_sweep)
+        run(settings, folder, hydra_config.overrides.task, is_trial)
     except Exception as error:
         reason = explain(error, outputs)
+        record_failure(hydra_config.overrides.task, reason)
         if os.getpid() != PROCESS:  # Hydra's launcher runs this trial in another process, and reports it
             raise LarkError(reason) from error
-        if is_sweep:
+        if is_trial:
             reason += f" (trial {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)})"
         failures.append(f"error: {reason}")
 
@@ -61,8 +64,16 @@ def command_line() -> str | None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     config.register()
     try:
-        sys.argv[1:] = with_sweep_group(as_hydra_reads(sys.argv[1:]))
+        arguments = as_hydra_reads(with_trained_student(sys.argv[1:]))
+        sys.argv[1:] = with_sweep_group(arguments)
+        outputs = outputs_typed(arguments)
+        if is_sweep(arguments):
+            start_sweep(outputs)
         main()
+        if in_sweep():
+            from lark.output.sweep_table import end_sweep  # noqa: PLC0415  # takes a second
+
+            end_sweep(Path(os.path.realpath(outputs)))
     except KeyboardInterrupt:
         failures.append(INTERRUPTED)
     except Exception as error:  # `explain` knows Hydra's, the disk's and ours; others leave a report

@@ -44,7 +44,10 @@ def render(sweep: Sweep) -> Report:
             " 500 questions."
         ),
         data=data,
-        tables=[Table(header, rows)],
+        tables=[
+            Table(header, rows),
+            Table(["B", *data["label"].unique()], accuracy.single_rows(data, "budget"), accuracy.SINGLE),
+        ],
         figure=_figure(data, printed if sweep.like_the_paper else None, samples),
         measured=accuracy.is_measured(data),
     )

@@ -14,6 +14,7 @@ from functools import partial
 import pandas as pd
 
 from experiments.harness import lanes, results, verdict
+from experiments.harness.both_accuracies import DEFINITIONS, OtherAccuracy, disagreement_words, other_accuracy
 from experiments.harness.carrying import carry_out
 from experiments.harness.command import command_scores, measure
 from experiments.harness.comparison_figure import comparison_figure
@@ -81,6 +82,9 @@ def conduct(sweep: Sweep) -> list[str]:
 
     game.play(perform, announce, side_by_side)
     log.info("\n%s\n", verdict.sentence(game))
+    other = other_accuracy(game)
+    if other:
+        log.info("%s\n", _both(game, other))
     command = verdict.next_command(game)
     if command:
         log.info("The full run with %s:\n  %s\n", game.heats[-1].leader, command)
@@ -93,6 +97,9 @@ def _scores(sweep: Sweep, trial: Trial) -> str:
     accuracies = results.accuracies(sweep, trial)
     if accuracies is not None:
         parts.append(f"Acc@{trial.config.benchmark.decoding.samples} {100 * accuracies.mean():.1f}%")
+    single = results.accuracies(sweep, trial, single=True)
+    if single is not None:
+        parts.append(f"pass@1 {100 * single.mean():.1f}%")
     if trial.config.compare.criterion == "command":
         scores = command_scores(sweep, trial)
         if scores is not None:
@@ -156,20 +163,29 @@ def render(sweep: Sweep) -> Report:
         return Report(TITLE, CAPTION, pd.DataFrame(), [table], measured=False, scope=_scope(sweep))
     comparison = verdict.latest(game)
     agreement = verdict.loss_agreement(game)
+    other = other_accuracy(game)
     notes = [f"**{verdict.sentence(game)}**"]
+    if other:
+        notes.append(_both(game, other))
     command = verdict.next_command(game)
     if command:
         notes.append(f"The full run with {game.heats[-1].leader}: `{command}`")
     if agreement:
         notes.append(verdict.agreement_words(agreement))
     notes += _notes(game, comparison)
-    tables = [entrants_table(game, comparison, agreement)]
+    tables = [entrants_table(game, comparison, agreement, other)]
     figure = None
     if comparison:
         tables.append(pairs_table(game, comparison))
         figure = comparison_figure(game, comparison, agreement)
     data = runs_and_pairs(game, comparison)
     return Report(TITLE, CAPTION, data, tables, figure, notes, scope=_scope(sweep))
+
+
+def _both(game: Game, other: OtherAccuracy) -> str:
+    """Both accuracies, defined, and whether they agree."""
+    definitions = DEFINITIONS.format(k=game.contest.config.benchmark.decoding.samples)
+    return f"{disagreement_words(other)} {definitions}"
 
 
 CAPTION = (

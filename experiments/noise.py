@@ -49,12 +49,16 @@ def render(sweep: Sweep) -> Report:
         data=data,
         tables=[
             _table(data, "accuracy", "{:.1f}", "Accuracy by share of damaged candidates."),
+            _table(data, "pass_at_1", "{:.1f}", "pass@1, the share of samples that are correct."),
             _table(data.assign(selected=100 * data["selected"]), "selected", "{:.0f}", CHOSEN),
         ],
         figure=_figure(data, samples) if measured else None,
         notes=_notes(data) if measured else [],
         measured=measured,
     )
+
+
+NUMBERS = ("accuracy", "pass_at_1", "damaged", "selected")
 
 
 def collect(sweep: Sweep) -> pd.DataFrame:
@@ -67,10 +71,13 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         config = trial.config
         row: dict[str, object] = {"noise": config.pool.noise, "share": config.pool.noise_share}
         row |= {"method": config.method.key, "label": config.method.title}
-        row["accuracy"] = accuracy.rows(trial, sweep.metrics(trial))[-1]["mean"]
+        average = accuracy.rows(sweep, trial)[-1]
+        row |= {"accuracy": average["mean"], "pass_at_1": average["pass_at_1"]}
         row |= _damage(clean, _texts(sweep, trial), selection(sweep, trial))
         rows.append(row)
-    return pd.DataFrame(rows).astype({"accuracy": float, "damaged": float, "selected": float})
+    return pd.DataFrame(rows).astype(
+        {"accuracy": float, "pass_at_1": float, "damaged": float, "selected": float}
+    )
 
 
 def _clean_texts(sweep: Sweep) -> pd.DataFrame | None:

@@ -41,16 +41,24 @@ def render(sweep: Sweep) -> Report:
         return Report(TITLE, caption, pd.DataFrame(columns=COLUMNS), measured=False)
     selected = Table.of(overview.selected, SELECTED)
     data = overview.candidates.sort_values("g_hat", ascending=False)[COLUMNS]
-    tables = [selected, _results(overview)]
+    tables = [selected, _results(sweep, overview)]
     return Report(TITLE, caption, data, tables, overview_figure(overview), _notes(overview))
 
 
-def _results(overview: Overview) -> Table:
+def _results(sweep: Sweep, overview: Overview) -> Table:
     rows = []
     for benchmark, before, after in overview.accuracies:
-        rows.append([Cell(benchmark), Cell(f"{before:.2f}"), Cell(f"{after:.2f}")])
-    header = ["benchmark", "base model", "trained student"]
-    return Table(header, rows or [[MISSING] * 3], "Accuracy (Acc@k, %).")
+        rows.append([Cell(benchmark), Cell("Acc@k"), Cell(f"{before:.2f}"), Cell(f"{after:.2f}")])
+    trial = sweep.trials[0]
+    first = sweep.samples(trial, trained=False)
+    second = sweep.samples(trial)
+    for task, settings in trial.config.benchmark.tasks.items():
+        if task in first and task in second:
+            texts = [settings.label, "pass@1", str(first[task].single), str(second[task].single)]
+            rows.append([*map(Cell, texts)])
+    header = ["benchmark", "metric", "base model", "trained student"]
+    caption = "Acc@k (%), and pass@1 (%) with its 95% interval over problems."
+    return Table(header, rows or [[MISSING] * 4], caption, labels=2)
 
 
 def _notes(overview: Overview) -> list[str]:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 TITLE = "Regime: the ranking of methods by strength, epochs and learning rate"
 PRETRAINED = Kind("pretrained", 1)
 """Earlier checkpoints of the demo's student."""
+SINGLE = "pass@1: the share of samples that are correct."
+NUMBERS = dict.fromkeys(("accuracy", "base", "pass_at_1", "base_pass_at_1"), float)
 AXES = {"strength": "strength of the student", "epochs": "epochs", "rate": "learning rate"}
 
 
@@ -128,7 +130,7 @@ def conduct(sweep: Sweep) -> list[str]:
     # By their last step, because several settings can be the recipe itself.
     pending: dict[tuple[str, ...], tuple[Setting, Trial]] = {}
     for setting, trial in trials:
-        if _average(sweep, trial) is None:
+        if _average(sweep, trial)["mean"] is None:
             pending[trial.steps[-1].key] = (setting, trial)
     finished = len(trials) - len(pending)
     log.info("%d trials, %d of them finished or the same as others", len(trials), finished)
@@ -138,7 +140,7 @@ def conduct(sweep: Sweep) -> list[str]:
     errors = []
     for setting, trial in pending.values():
         # A lane has made most of them. One that was stopped is made here.
-        if number > 1 and _average(sweep, trial) is not None:
+        if number > 1 and _average(sweep, trial)["mean"] is not None:
             continue
         error = _perform(sweep, setting, trial)
         if error is not None:
@@ -186,12 +188,12 @@ def _pretrain(sweep: Sweep, folder: Path) -> dict[str, Any]:
 
 def _shown(sweep: Sweep, trial: Trial) -> str:
     average = _average(sweep, trial)
-    return "not evaluated" if average is None else f"Avg {average:.1f}%"
+    mean = average["mean"]
+    return "not evaluated" if mean is None else f"Avg {mean:.1f}%, pass@1 {average['pass_at_1']:.1f}%"
 
 
-def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> float | None:
-    mean: Any = accuracy.rows(trial, sweep.metrics(trial, trained))[-1]["mean"]  # the last is the average
-    return None if mean is None else float(mean)
+def _average(sweep: Sweep, trial: Trial, trained: bool = True) -> dict[str, Any]:
+    return accuracy.rows(sweep, trial, trained)[-1]
 
 
 def render(sweep: Sweep) -> Report:
@@ -208,7 +210,7 @@ def render(sweep: Sweep) -> Report:
             " seeds). Strength: checkpoints of the student's pretraining, or other students."
         ),
         data=data,
-        tables=[_table(data)],
+        tables=[_table(data, "accuracy", "base"), _table(data, "pass_at_1", "base_pass_at_1", SINGLE)],
         figure=_figure(data, samples) if measured else None,
         notes=_notes(data) if measured else [],
         measured=measured,
@@ -221,27 +223,30 @@ def _collect(sweep: Sweep) -> pd.DataFrame:
     for setting, trial in sorted(expanded(sweep), key=lambda run: _place(run[0])):
         row = {"axis": setting.axis, "setting": setting.label, "order": setting.order}
         row |= {"method": trial.config.method.key, "label": trial.config.method.title}
-        row |= {"accuracy": _average(sweep, trial), "base": _average(sweep, trial, trained=False)}
+        after = _average(sweep, trial)
+        before = _average(sweep, trial, trained=False)
+        row |= {"accuracy": after["mean"], "base": before["mean"]}
+        row |= {"pass_at_1": after["pass_at_1"], "base_pass_at_1": before["pass_at_1"]}
         rows.append(row)
-    return pd.DataFrame(rows).astype({"accuracy": float, "base": float})
+    return pd.DataFrame(rows).astype(NUMBERS)
 
 
 def _place(setting: Setting) -> tuple[int, float]:
     return list(AXES).index(setting.axis), setting.order
 
 
-def _table(data: pd.DataFrame) -> Table:
+def _table(data: pd.DataFrame, column: str, base: str, caption: str = "") -> Table:
     labels = list(data["label"].unique())
     rows = []
     for (axis, _), part in data.groupby(["axis", "order"], sort=False):
-        values = dict(zip(part["label"], part["accuracy"], strict=True))
+        values = dict(zip(part["label"], part[column], strict=True))
         row = [Cell(AXES[str(axis)]), Cell(str(part["setting"].iloc[0]))]
-        row.append(number(part["base"].iloc[0], "{:.1f}"))
+        row.append(number(part[base].iloc[0], "{:.1f}"))
         for label in labels:
             cell = number(values.get(label), "{:.1f}")
-            row.append(replace(cell, best=values.get(label) == part["accuracy"].max()))
+            row.append(replace(cell, best=values.get(label) == part[column].max()))
         rows.append(row)
-    return Table(["Changed", "Setting", "Base model", *labels], rows, labels=2)
+    return Table(["Changed", "Setting", "Base model", *labels], rows, caption, labels=2)
 
 
 def rank_agreement(data: pd.DataFrame) -> dict[str, float]:

@@ -70,7 +70,7 @@ def render(sweep: Sweep) -> Report:
         compared = compare(tables)
     config = sweep.trials[0].config
     samples = config.benchmark.decoding.samples
-    report_tables = [_table(sweep, runs)]
+    report_tables = [_table(sweep, runs, data)]
     if compared and variance:
         report_tables.append(_pairs(compared, variance))
     return Report(
@@ -95,28 +95,32 @@ def _collect(sweep: Sweep) -> tuple[pd.DataFrame, dict[str, Floats]]:
     rows = []
     tables: dict[str, list[Floats]] = {}
     for trial in sweep.trials:
-        for row in accuracy.rows(trial, sweep.metrics(trial)):
-            rows.append({**row, "training_seed": trial.config.training.seed})
+        for row in accuracy.rows(sweep, trial):
+            title = trial.config.method.title
+            rows.append({**row, "training_seed": trial.config.training.seed, "method_title": title})
         accuracies = results.accuracies(sweep, trial)
         if accuracies is not None:
             tables.setdefault(trial.config.method.title, []).append(accuracies)
     return pd.DataFrame(rows), {label: np.stack(runs) for label, runs in tables.items()}
 
 
-def _table(sweep: Sweep, runs: dict[str, Floats]) -> Table:
+def _table(sweep: Sweep, runs: dict[str, Floats], data: pd.DataFrame) -> Table:
     rows = []
     labels = dict.fromkeys(trial.config.method.title for trial in sweep.trials)
     best = max((values.mean() for values in runs.values()), default=None)
     for label in labels:
         values = runs.get(label)
         if values is None:
-            rows.append([Cell(label), Cell("0"), *[MISSING] * 3])
+            rows.append([Cell(label), Cell("0"), *[MISSING] * 4])
             continue
         deviation = number(pd.Series(values).std(), "{:.1f}")
         mean = Cell(f"{values.mean():.1f}", values.mean() == best)
         ends = Cell(f"{values.min():.1f} to {values.max():.1f}")
-        rows.append([Cell(label), Cell(str(len(values))), mean, deviation, ends])
-    return Table(["Method", "training seeds", "mean", "standard deviation", "range"], rows)
+        average = data[(data["method_title"] == label) & (data["benchmark"] == accuracy.AVERAGE)]
+        single = number(average["pass_at_1"].mean(), "{:.1f}")
+        rows.append([Cell(label), Cell(str(len(values))), mean, deviation, ends, single])
+    header = ["Method", "training seeds", "mean", "standard deviation", "range", "mean pass@1"]
+    return Table(header, rows)
 
 
 def _pairs(compared: Comparison, variance: SeedVariance) -> Table:

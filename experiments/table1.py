@@ -1,7 +1,9 @@
 """Table 1: Acc@5 of every method, budget and student on every benchmark, next to the paper's numbers."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +14,8 @@ from lark.output.tables import MISSING, Cell
 from lark.selection.choose import UNDECIDED
 from lark.selection.write import SELECTION
 
+Entry = dict[Hashable, Any]
+"""A row of the data."""
 LABELS = {
     "qwen7b": "Qwen-2.5-7B",
     "llama3b": "Llama-3.2-3B",
@@ -30,7 +34,7 @@ PAPER_LABELS = {
 
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
-    tables = [table(data, "mean", "std")]
+    tables = [table(data, "mean", "std"), single_table(data)]
     if sweep.like_the_paper:
         tables.append(table(data, "difference", None, "Ours minus the paper's, in points."))
     paper = accuracy.paper_table()
@@ -89,12 +93,12 @@ def collect(sweep: Sweep) -> pd.DataFrame:
     rows = []
     for student in dict.fromkeys(trial.config.student.name for trial in sweep.trials):
         trials = [trial for trial in sweep.trials if trial.config.student.name == student]
-        base = accuracy.rows(trials[0], sweep.metrics(trials[0], trained=False))
+        base = accuracy.rows(sweep, trials[0], trained=False)
         for budget in dict.fromkeys(trial.config.budget.per_question for trial in trials):
             for row in base:
                 rows.append({**row, "method": "base", "weighting": None, "budget": budget})
         for trial in trials:
-            rows += accuracy.rows(trial, sweep.metrics(trial))
+            rows += accuracy.rows(sweep, trial)
     data = pd.DataFrame(rows)
     data = data.assign(method_label=data["method"].map(method_label))
     data = data.merge(accuracy.paper_table(), how="left", on=["student", "method", "budget", "benchmark"])
@@ -103,22 +107,31 @@ def collect(sweep: Sweep) -> pd.DataFrame:
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
     """A table in the paper's layout: a row per student and method, with the benchmarks under each budget."""
-    columns = list(product(sorted(data["budget"].unique()), data["label"].unique()))
     best = data.groupby(["student", "budget", "label"])[value].max()
+
+    def shown(entry: Entry) -> Cell:
+        if deviation is None:
+            return number(entry[value], "{:+.2f}")
+        is_best = bool(entry[value] == best[(entry["student"], entry["budget"], entry["label"])])
+        return accuracy.cell(entry[value], entry[deviation], is_best)
+
+    return _in_layout(data, shown, caption)
+
+
+def single_table(data: pd.DataFrame) -> Table:
+    """pass@1 in the same layout."""
+    return _in_layout(data, accuracy.single_cell, accuracy.SINGLE)
+
+
+def _in_layout(data: pd.DataFrame, shown: Callable[[Entry], Cell], caption: str) -> Table:
+    columns = list(product(sorted(data["budget"].unique()), data["label"].unique()))
     rows = []
     for _, part in data.groupby(["student", "method_label"], sort=False):
         student = part["student"].iloc[0]
         entries = {(entry["budget"], entry["label"]): entry for entry in part.to_dict("records")}
         row = [Cell(LABELS.get(student, student)), Cell(part["method_label"].iloc[0])]
         for column in columns:
-            entry = entries.get(column)
-            if entry is None:
-                row.append(MISSING)
-            elif deviation is None:
-                row.append(number(entry[value], "{:+.2f}"))
-            else:
-                is_best = bool(entry[value] == best[(student, *column)])
-                row.append(accuracy.cell(entry[value], entry[deviation], is_best))
+            row.append(shown(entries[column]) if column in entries else MISSING)
         rows.append(row)
     header = ["Model", "Method", *(f"{label} (B={budget})" for budget, label in columns)]
     return Table(header, rows, caption, labels=2)

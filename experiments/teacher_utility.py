@@ -20,6 +20,9 @@ ENOUGH = 3
 """Minimum number of teachers for a correlation."""
 
 
+COLUMNS = ("Teacher", "mean ĝ", "GRACE", "G-Norm")
+
+
 def render(sweep: Sweep) -> Report:
     data = collect(sweep)
     trained = data.dropna(subset=["mean", "mean_g_hat"])
@@ -34,7 +37,7 @@ def render(sweep: Sweep) -> Report:
     for row in data.sort_values("mean_g_hat", ascending=False).to_dict("records"):
         cells = [Cell(row["teacher"]), number(row["mean_g_hat"], "{:.5f}")]
         cells += [number(row["grace"], "{:.4g}"), number(row["gnorm"], "{:.4g}")]
-        rows.append([*cells, accuracy.cell(row["mean"], row["std"])])
+        rows.append([*cells, accuracy.cell(row["mean"], row["std"]), accuracy.single_cell(row)])
     ours = "too few teachers are finished"
     difference = ""
     if np.isfinite(r):
@@ -64,7 +67,7 @@ def render(sweep: Sweep) -> Report:
             paper_p=paper["p_value"],
             grace_spearman=rank,
         ),
-        tables=[Table(["Teacher", "mean ĝ", "GRACE", "G-Norm", f"Acc@{samples} ({label})"], rows)],
+        tables=[Table([*COLUMNS, f"Acc@{samples} ({label})", f"pass@1 ({label})"], rows)],
         figure=_figure(trained, r, p, f"Acc@{samples} ({plain_label(label)}, %)"),
         notes=notes,
         measured=accuracy.is_measured(data),
@@ -89,7 +92,7 @@ def collect(sweep: Sweep) -> pd.DataFrame:
         if chosen is not None:
             teacher = str(chosen["teacher"].iloc[0])
         teachers.append(teacher)
-        rows = accuracy.rows(trial, sweep.metrics(trial))
+        rows = accuracy.rows(sweep, trial)
         # One benchmark is its own average, and has the better label.
         results.append(rows[0] if len(rows) == 2 else rows[-1])
     names = pd.Series(teachers, name="teacher")

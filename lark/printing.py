@@ -5,8 +5,10 @@ they could move the cursor, change colours, or reverse the direction of a line.
 """
 
 import logging
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from lark.secrets import redact
@@ -43,6 +45,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def near(path: Path) -> str:
+    """A path as it is typed here: relative to the current folder if it is below it."""
+    here = Path(os.path.realpath(Path.cwd()))
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def some(names: Iterable[str], limit: int = 5) -> str:
     """The first names of a list, and how many more there are: `a, b and 7 more`."""
     listed = list(names)
@@ -62,6 +70,12 @@ def text_table(header: Row, rows: Sequence[Row], right: int = 1) -> str:
         return "  ".join([*left, *numbers]).rstrip()
 
     return "\n".join(map(aligned, [lines[0], rule, *lines[1:]]))
+
+
+def aligned(values: Mapping[str, str]) -> str:
+    """Names and values, one pair per line."""
+    width = max(map(len, values), default=0)
+    return "\n".join(f"{name:{width}}  {visible(value, lines=False)}" for name, value in values.items())
 
 
 def _printable(row: Row) -> list[str]:

@@ -1,6 +1,6 @@
 """Accuracies of a sweep's trials as rows, and the bar charts of ablations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -9,21 +9,30 @@ from matplotlib.figure import Figure
 
 from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep, Trial, published
-from lark.evaluation.metrics import BenchmarkMetrics, Spread, average
-from lark.output.run_summary import spread
+from lark.evaluation.metrics import Spread, average
+from lark.evaluation.resampled import SingleAccuracy, average_single
+from lark.output.accuracies import spread
 from lark.output.style import LARK_COLOUR, MARKERS, METHOD_COLOURS, OKABE_ITO, panels, plain_label
 from lark.output.tables import MISSING, Cell
 
 AVERAGE = "avg"
 
 
-def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str, object]]:
+SINGLE = "pass@1, the share of samples that are correct, in percent, with its 95% interval over problems."
+"""Caption of the table that stands beside every table of Acc@k."""
+
+
+def rows(sweep: Sweep, trial: Trial, trained: bool = True) -> list[dict[str, object]]:
     """One row per benchmark and one for their average; without a mean if it is not evaluated yet."""
+    metrics = sweep.metrics(trial, trained)
+    samples = sweep.samples(trial, trained)
     tasks = trial.config.benchmark.tasks
     labels = {name: task.label for name, task in tasks.items()} | {AVERAGE: "Avg"}
     spreads: dict[str, Spread] = {task: evaluated.accuracy_at_k for task, evaluated in metrics.items()}
+    singles: dict[str, SingleAccuracy] = {task: readings.single for task, readings in samples.items()}
     if len(spreads) == len(tasks):
         spreads[AVERAGE] = average(list(metrics.values()))
+        singles[AVERAGE] = average_single(list(samples.values()))
     config = trial.config
     table = []
     for benchmark, label in labels.items():
@@ -36,9 +45,14 @@ def rows(trial: Trial, metrics: Mapping[str, BenchmarkMetrics]) -> list[dict[str
             "label": label,
             "mean": None,
             "std": None,
+            "pass_at_1": None,
+            "pass_at_1_low": None,
+            "pass_at_1_high": None,
         }
         if benchmark in spreads:
             row |= {"mean": spreads[benchmark].mean, "std": spreads[benchmark].std}
+            low, high = singles[benchmark].interval
+            row |= {"pass_at_1": singles[benchmark].mean, "pass_at_1_low": low, "pass_at_1_high": high}
         table.append(row)
     return table
 
@@ -47,7 +61,7 @@ def frame(sweep: Sweep) -> pd.DataFrame:
     """The rows of all trials."""
     table = []
     for trial in sweep.trials:
-        table += rows(trial, sweep.metrics(trial))
+        table += rows(sweep, trial)
     return pd.DataFrame(table)
 
 
@@ -57,6 +71,23 @@ def cell(mean: float | None, std: float | None, best: bool = False) -> Cell:
         return MISSING
     deviation = None if std is None or pd.isna(std) else float(std)
     return Cell(spread(Spread((), float(mean), deviation)), best)
+
+
+def single_cell(entry: Mapping[Hashable, object]) -> Cell:
+    """pass@1 of a row with its interval, or missing."""
+    values = [entry.get(name) for name in ("pass_at_1", "pass_at_1_low", "pass_at_1_high")]
+    if any(pd.isna(value) for value in values):  # type: ignore[call-overload]
+        return MISSING
+    mean, low, high = (float(str(value)) for value in values)
+    return Cell(str(SingleAccuracy(mean, (low, high))))
+
+
+def single_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
+    """The same rows as `variant_rows`, with pass@1."""
+    table = []
+    for name, part in data.groupby(variant, sort=False):
+        table.append([Cell(str(name)), *map(single_cell, part.to_dict("records"))])
+    return table
 
 
 def variant_rows(data: pd.DataFrame, variant: str) -> list[list[Cell]]:
@@ -138,7 +169,10 @@ def ablation(
         title=title,
         caption=caption(samples, config.budget.per_question),
         data=data,
-        tables=[Table([heading, *data["label"].unique()], variant_rows(data, column))],
+        tables=[
+            Table([heading, *data["label"].unique()], variant_rows(data, column)),
+            Table([heading, *data["label"].unique()], single_rows(data, column), SINGLE),
+        ],
         figure=bars(data, column, ours, samples),
         notes=paper_notes(data, sweep),
         measured=is_measured(data),

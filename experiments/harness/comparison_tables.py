@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.harness import results, verdict
+from experiments.harness.both_accuracies import OtherAccuracy, shown
 from experiments.harness.game import Game
 from experiments.harness.report import Table
 from lark.output.tables import MISSING, Cell
@@ -34,11 +35,18 @@ def base_accuracy(game: Game) -> float | None:
 
 
 def entrants_table(
-    game: Game, comparison: Comparison | None, agreement: verdict.LossAgreement | None
+    game: Game,
+    comparison: Comparison | None,
+    agreement: verdict.LossAgreement | None,
+    other: OtherAccuracy | None,
 ) -> Table:
-    """A row per entrant, best mean first. The loss has a column if it is not the criterion."""
+    """A row per entrant, best mean first. The other accuracy has a column, and so has the loss if it is not
+    the criterion.
+    """
     criterion = verdict.criterion_words(game)
     header = ["rank", "entrant", "seeds", criterion, "minus the leader", "95% interval", "verdict"]
+    if other:
+        header.insert(4, f"{other.name} (95% interval)")
     if agreement:
         header.append(HELD_OUT_LOSS)
     rows: list[dict[str, Cell]] = []
@@ -48,6 +56,8 @@ def entrants_table(
         row["verdict"] = Cell(verdict.status(game, name))
         if comparison:
             row |= _numbers(game, comparison, name, names[0])
+        if other:
+            row[header[4]] = Cell(shown(other.values[name]))
         if agreement:
             row[HELD_OUT_LOSS] = Cell(f"{agreement.losses[name]:.3f}")
         rows.append(row)
@@ -56,7 +66,10 @@ def entrants_table(
     units = verdict.Units.of(game)
     base = base_accuracy(game)
     if base is not None and not units.is_loss:
-        rows.append({"entrant": Cell("Base model"), criterion: Cell(units.value(base))})
+        row = {"entrant": Cell("Base model"), criterion: Cell(units.value(base))}
+        if other and other.base:
+            row[header[4]] = Cell(shown(other.base))
+        rows.append(row)
     cells = []
     for row in rows:
         cells.append([row.get(column, MISSING) for column in header])

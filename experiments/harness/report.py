@@ -260,8 +260,9 @@ def _scale_note(sweep: Sweep) -> str:
 
 
 def _track(sweep: Sweep, report: Report, folder: Path, images: Sequence[Path]) -> None:
-    """Log the finished table in the sweep's W&B group, as a separate run."""
-    tracker = Tracker(sweep.trials[0].config, folder, name=f"report/{sweep.title}")
+    """Log the finished table in the sweep's group, as a separate run."""
+    tracking = sweep.trials[0].config.tracking
+    tracker = Tracker(tracking, folder, sweep.store.root, name=f"report/{sweep.title}")
     try:
         data = report.data.astype(object).where(report.data.notna(), None)
         tracker.table(sweep.title, list(data.columns), data.to_numpy().tolist())

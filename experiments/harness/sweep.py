@@ -23,8 +23,9 @@ from lark.config.cli import as_hydra_reads
 from lark.config.method import REVERSED
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics
+from lark.evaluation.resampled import Resampled, resampled
 from lark.names import override_key
-from lark.output.run_summary import metrics_of
+from lark.output.accuracies import metrics_of
 from lark.pipeline.plan import fetched_plan, make_plan, wanted
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Checksums, Kind, Store
@@ -116,15 +117,25 @@ class Sweep:
         """Metrics by benchmark, of the trained student or of the base model, without benchmarks that are
         not evaluated yet.
         """
+        grader = trial.config.benchmark.grader
+        graded = self._graded(trial, trained)
+        return {task: metrics_of(self.store, artifact, grader) for task, artifact in graded}
+
+    def samples(self, trial: Trial, trained: bool = True) -> dict[str, Resampled]:
+        """pass@1 and other readings of the same samples, by benchmark."""
+        grader = trial.config.benchmark.grader
+        graded = self._graded(trial, trained)
+        return {task: resampled(self.store.path(artifact), grader) for task, artifact in graded}
+
+    def _graded(self, trial: Trial, trained: bool) -> Iterator[tuple[str, Artifact]]:
+        """The benchmarks that are evaluated, with their metrics."""
         model = "trained" if trained else "base"
-        metrics: dict[str, BenchmarkMetrics] = {}
         for step in trial.plan:
             if not step.makes(METRICS) or step.model != model:
                 continue
             for task, artifact in zip(step.labels, step.artifacts, strict=True):
                 if self.store.state(artifact) == "finished":
-                    metrics[task] = metrics_of(self.store, artifact, trial.config.benchmark.grader)
-        return metrics
+                    yield task, artifact
 
 
 def _is_elsewhere(override: str) -> bool:

@@ -15,7 +15,7 @@ from lark.selection.paired import Comparison, Floats, compare
 
 WORDS = {
     "accuracy": "Acc@{k}",
-    "samples": "accuracy of a single sample",
+    "samples": "pass@1",
     "loss": "loss of held-out trajectories",
     "command": "the command's score",
 }

@@ -126,17 +126,19 @@ class Tracking:
     """Where curves and tables are sent in addition to the local files, which are authoritative."""
 
     mode: str = "offline"
-    """offline (written to the run's folder; `wandb sync` uploads it), online, or none."""
+    """offline (W&B, written to the run's folder; `wandb sync` uploads it), online (W&B), trackio (in
+    outputs/trackio on this machine, without an account), or none.
+    """
     project: str = "lark"
     entity: str | None = None
     group: str | None = None
-    """W&B group. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it sweeps
-    over.
+    """Group of runs. All trials of a sweep are in one group. None: a sweep (`-m`) is named after what it
+    sweeps over.
     """
 
     def __post_init__(self) -> None:
         section = Section("tracking", self)
-        section.one_of("mode", ("offline", "online", "none"))
+        section.one_of("mode", ("offline", "online", "trackio", "none"))
         for key in ("project", "entity", "group"):
             text_name(f"tracking.{key}", getattr(self, key))
         # What W&B refuses in the name of a project.

@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from lark.config.checks import Section, require
 from lark.config.precision import AUTO, PRECISIONS
+from lark.config.trained import trained_name
 from lark.names import is_demo
 
 ATTENTION = ("auto", "varlen", "sdpa", "eager", "flash_attention_2")
@@ -75,6 +76,11 @@ class Student:
     flash_attention_2: the package flash-attn. owner/name[@revision][:function]: a kernel from the Hugging
     Face hub (package kernels).
     """
+
+    @property
+    def own_name(self) -> str | None:
+        """The name of a student that was trained here, for tables; None for any other."""
+        return trained_name(self.path)
 
     @property
     def is_bundled(self) -> bool:

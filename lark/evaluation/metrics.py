@@ -160,6 +160,13 @@ def bootstrap_interval(
     interval therefore describes other problems for the same student; the std over seeds describes other
     decodings of the same problems.
     """
+    return percentile_interval(bootstrap_means(solved, seed, resamples), confidence)
+
+
+def bootstrap_means(
+    solved: NDArray[np.floating], seed: int = 0, resamples: int = 10_000
+) -> NDArray[np.floating]:
+    """The means of `resamples` samples of the problems, in percent."""
     rng = np.random.default_rng(seed)
     problems = len(solved)
     means = []
@@ -169,8 +176,13 @@ def bootstrap_interval(
         rows = min(block, resamples - start)
         chosen = rng.integers(problems, size=(rows, problems), dtype=np.int32)
         means.append(100 * solved[chosen].mean(axis=1))
+    return np.concatenate(means)
+
+
+def percentile_interval(means: NDArray[np.floating], confidence: float = 0.95) -> tuple[float, float]:
+    """The interval that leaves out the same share of the means on either side."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
 
 

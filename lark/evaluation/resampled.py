@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lark.evaluation.grade import GRADES_FILE, Grade
-from lark.evaluation.metrics import bootstrap_interval
+from lark.evaluation.metrics import bootstrap_interval, bootstrap_means, percentile_interval
 from lark.evaluation.shards import read_lines
 from lark.grading.canonical import canonical_latex, canonical_number
 from lark.store.integrity import verify
@@ -40,6 +40,37 @@ class Resampled:
     """The probability that k of the n samples contain a correct one (`pass_at`)."""
     majority_at_k: float
     """The share of problems and seeds in which the most frequent of the k answers is correct (`majority`)."""
+    shares: tuple[float, ...]
+    """Of each problem, in the order of their ids: the share of its n samples that are correct."""
+
+    @property
+    def single(self) -> "SingleAccuracy":
+        return SingleAccuracy(self.pass_at_1, self.interval)
+
+
+@dataclass(frozen=True)
+class SingleAccuracy:
+    """pass@1, in percent: how often a single sample is correct."""
+
+    mean: float
+    interval: tuple[float, float]
+    """95% interval over problems."""
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:.2f} ({low:.1f} to {high:.1f})"
+
+
+def average_single(benchmarks: Sequence[Resampled]) -> SingleAccuracy:
+    """pass@1 averaged over benchmarks (unweighted), as Acc@k is. The problems of each benchmark are resampled
+    independently of the others.
+    """
+    means = []
+    for number, benchmark in enumerate(benchmarks):
+        # Another seed for each: benchmarks of the same size would otherwise draw the same problems.
+        means.append(bootstrap_means(np.array(benchmark.shares), seed=number))
+    mean = float(np.mean([benchmark.pass_at_1 for benchmark in benchmarks]))
+    return SingleAccuracy(mean, percentile_interval(np.mean(means, axis=0)))
 
 
 def resampled(folder: Path, grader: str) -> Resampled:
@@ -74,6 +105,7 @@ def resampled_metrics(grades: Sequence[Grade], grader: str) -> Resampled:
         interval=bootstrap_interval(np.array(shares)),
         pass_at_k=100 * float(np.mean(passes)),
         majority_at_k=100 * float(np.mean(majorities)),
+        shares=tuple(shares),
     )
 
 

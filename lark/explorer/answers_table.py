@@ -48,6 +48,15 @@ class Answers:
         np.logical_or.at(table, (self.problem, code), self.correct[grader])
         return table.mean(axis=1)
 
+    def correct_samples(self, grader: str) -> np.ndarray:
+        """[N] How many samples of a problem are correct, over all seeds."""
+        return np.bincount(self.problem[self.correct[grader]], minlength=len(self.problems))
+
+    @property
+    def samples(self) -> np.ndarray:
+        """[N] How many samples a problem has, over all seeds."""
+        return np.bincount(self.problem, minlength=len(self.problems))
+
     @property
     def disagree(self) -> np.ndarray:
         """[N] Whether the graders differ on a sample of a problem."""

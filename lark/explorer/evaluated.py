@@ -23,14 +23,17 @@ class Model:
     checkpoint: Entry | None
     student: str
     label: str
-    """The method's label, or "Base model"."""
+    """The method's label, "Base model", or the own name of a student that was trained earlier."""
     details: dict[str, Any]
     """Ranking, weighting and budget of the selection."""
+    weights: str = ""
+    """Tells students of the same name apart, if they were trained earlier and evaluated as they are."""
 
     @property
     def id(self) -> str:
         if self.checkpoint is None:
-            return f"base-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
+            identity = self.student + self.weights
+            return f"base-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
         return self.checkpoint.fingerprint
 
     def describe(self) -> dict[str, Any]:
@@ -90,7 +93,11 @@ def _evaluation(listing: Listing, metrics: Entry, generations: Entry) -> Evaluat
 
 def _model(listing: Listing, generations: Entry) -> Model:
     if CHECKPOINT.name not in generations.inputs:
-        return Model(None, generations.name.split(BASE, 1)[0], "Base model", {})
+        student = generations.name.split(BASE, 1)[0]
+        if student not in listing.once("trained", lambda: _trained(listing)):
+            return Model(None, student, "Base model", {})
+        weights = json.dumps(listing.config(generations)["depends"].get("student"), sort_keys=True)
+        return Model(None, student, student, {}, weights)
     checkpoint = listing.input(generations, CHECKPOINT.name)
     if checkpoint is None:
         raise PageError(f"The checkpoint of {generations.folder.name} is not in this store (any more).")
@@ -102,6 +109,11 @@ def _model(listing: Listing, generations: Entry) -> Model:
     student = checkpoint.name.split(f"-{method}", 1)[0]
     kept = {key: details[key] for key in ("ranking", "weighting", "budget", "amount")}
     return Model(checkpoint, student, details["label"], kept)
+
+
+def _trained(listing: Listing) -> frozenset[str]:
+    """The names of students that were trained in this store."""
+    return frozenset(checkpoint.name for checkpoint in listing.of(CHECKPOINT.name))
 
 
 def models_of(evaluations: list[Evaluation]) -> list[Model]:

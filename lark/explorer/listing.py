@@ -22,7 +22,7 @@ from lark.store.manifest import DAMAGED, MANIFEST, Manifest, readable_manifest
 from lark.work.entry import REPORTS
 
 FOLDER = re.compile(r"(?P<name>.*)-(?P<fingerprint>[0-9a-f]{12})")
-NOT_KINDS = frozenset({"runs", "report", "bench", REPORTS})
+NOT_KINDS = frozenset({"runs", "report", "bench", "trackio", REPORTS})
 QUIET_SECONDS = 120
 """An unfinished artifact without a lock on this machine whose files changed this recently is being made on
 another one.

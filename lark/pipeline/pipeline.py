@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lark.store.store import CARD, Artifact, Checksums, Store, write_text
 from lark.work.launch import command, environment, run_worker
 from lark.work.operation import Counts, Job, Step
 from lark.work.record import Record
-from lark.work.tracking import Tracker
+from lark.work.tracking import Tracker, run_tags, tracked_counts
 from lark.work.warm import WARMTH, Coming
 
 log = logging.getLogger(__name__)
@@ -58,17 +58,20 @@ class Pipeline:
             check_memory(config, self.machine, self.steps, self.finished())
         check_steps(config, self.machine, self.steps)
         report_idle_force(config, self.steps)
-        self.tracker = Tracker(config, folder)
+        self.tracker = Tracker(
+            config.tracking, folder, self.store.root, settings=asdict(config), tags=run_tags(config)
+        )
         self.folder = folder
         self.record = Record(folder)
         self.outcomes: list[Outcome] = []
+        self.typed: Sequence[str] = ()
+        """The user's overrides."""
         self.rebuilt: set[Path] = set()
         """Folders of damaged artifacts that this run has made again."""
 
     def run(self, summarise: Callable[["Pipeline"], None] | None = None, typed: Sequence[str] = ()) -> None:
-        """Run every step in order, then write the summary if the stage `report` is requested. `typed`: the
-        user's overrides.
-        """
+        """Run every step in order, then end with `summarise`. `typed`: the user's overrides."""
+        self.typed = typed
         self.record.start(typed, self.steps)
         try:
             WARMTH.prepare(self._coming(), self.machine.device)
@@ -78,7 +81,7 @@ class Pipeline:
             if self.tracker.already_tracked and not any(outcome.made for outcome in self.outcomes):
                 self.tracker.enabled = False  # a repeated sweep leaves no empty runs behind
             self._track_reused()
-            if summarise is not None and self.config.wants_report:
+            if summarise is not None:
                 self._intact(lambda: summarise(self))
         finally:
             self.record.end(sys.exception())
@@ -91,10 +94,7 @@ class Pipeline:
         if not self.tracker.enabled:
             return
         for outcome in self.outcomes:
-            for artifact in outcome.step.artifacts:
-                counts = self.store.manifest(artifact).counts
-                numbers = {name: value for name, value in counts.items() if isinstance(value, int | float)}
-                self.tracker.log({f"{artifact.kind.name}/{name}": value for name, value in numbers.items()})
+            self.tracker.log(tracked_counts(outcome.step, self.store))
             if not outcome.made:
                 with self._curve(outcome.step):
                     pass  # the tracker reads the finished curve to its end

@@ -15,6 +15,7 @@ from lark.config import Config
 from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
+from lark.printing import near
 from lark.scoring.methods import METHODS, shortest, token_length
 from lark.selection.character import nearly_length, sentence
 from lark.selection.choose import choose, pool_rows
@@ -72,6 +73,20 @@ def training_row(config: Config, row: Mapping[str, Any], weight: float) -> dict[
     if dialogue.tools:
         line["tools"] = dialogue.tools
     return {**line, "weight": weight, **{name: row[name] for name in KEY}}
+
+
+def selection_result(config: Config, folder: Path, counts: Counts) -> dict[str, str]:
+    """What a run that selects ends with."""
+    weights = pd.read_parquet(folder / SELECTION.file, columns=["training_weight"])["training_weight"]
+    spread = "all 1"
+    if weights.nunique() > 1:
+        deviation = weights.std(ddof=0)
+        spread = f"{weights.min():.2f} to {weights.max():.2f} (mean 1, standard deviation {deviation:.2f})"
+    return {
+        "trajectories": f"{counts['trajectories']:,} of {counts['questions']:,} questions",
+        "weights": spread,
+        "training set": near(folder / TRAINING_SET),
+    }
 
 
 def report_character(config: Config, counts: Counts, made: bool) -> None:

@@ -144,6 +144,10 @@ class Operation:
     """Afterwards: the text of a README.md that describes its artifact to others. Not part of the artifact:
     it can be edited.
     """
+    result: Callable[[Config, Path, Counts], Mapping[str, str]] | None = None
+    """At the end of a run that ends with it: what it has made, as names and values for the last lines. Its
+    folder is added.
+    """
     notice: Callable[[Config, Counts, bool], None] | None = None
     """Afterwards: logs what the user should know. The last argument: whether it was made in this run."""
 

@@ -1,23 +1,24 @@
-"""Weights & Biases as a mirror of the local files (`metrics.jsonl`, `summary.json`), which are
-authoritative.
+"""Trackers (Weights & Biases, trackio) as a mirror of the local files (`metrics.jsonl`, `summary.json`),
+which are authoritative.
 """
 
 import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lark.config import Config
+from lark.config import Config, Tracking
 from lark.errors import LarkError
 from lark.names import override_key
 from lark.reading.untrusted import parse_object
+from lark.store.store import Store
+from lark.work.operation import Step
+from lark.work.tracked_run import Description, TrackedRun, open_run
 
 log = logging.getLogger(__name__)
 FOLLOW_SECONDS = 2.0
@@ -29,6 +30,12 @@ SAME_SWEEP = ("tracking", "hardware", "outputs", "stages", "force", "dry_run", "
 """Settings that do not make a sweep another one: they change no result."""
 
 
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for a sweep: -m, or --multirun, which Hydra lets users shorten."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    return any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
+
+
 def with_sweep_group(arguments: list[str]) -> list[str]:
     """The command line, with a W&B group for a sweep (`-m`) that has none. Experiments name theirs in their
     file.
@@ -36,11 +43,9 @@ def with_sweep_group(arguments: list[str]) -> list[str]:
     The name shows what is swept. A checksum of all settings tells sweeps apart without showing the others,
     such as paths. The same command always gets the same name, so repeating a finished sweep adds no runs.
     """
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    is_sweep = any(flag == "-m" or (len(flag) > 3 and "--multirun".startswith(flag)) for flag in flags)
     settings = sorted(argument for argument in arguments if "=" in argument and not argument.startswith("-"))
     keys = {override_key(setting) for setting in settings}
-    if not is_sweep or keys & {"experiment", "tracking.group"}:
+    if not is_sweep(arguments) or keys & {"experiment", "tracking.group"}:
         return arguments
     relevant = [
         setting for setting in settings if re.split(r"[./=]", setting.lstrip("+"))[0] not in SAME_SWEEP
@@ -58,81 +63,61 @@ in brackets or quotes.
 
 
 class Tracker:
-    """One W&B run per pipeline run, opened when there is something to log; nothing with tracking=none."""
+    """One run of the tracking service per pipeline run, opened when there is something to log; nothing with
+    tracking=none.
+    """
 
-    def __init__(self, config: Config, folder: Path, name: str | None = None) -> None:
-        self.config = config
+    def __init__(
+        self,
+        tracking: Tracking,
+        folder: Path,
+        outputs: Path,
+        name: str = "",
+        settings: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """`folder`: of the run; `outputs`: of all artifacts. `settings` and `tags`: by which the service
+        filters runs.
+        """
+        self.tracking = tracking
         self.folder = folder
-        self.name = name or f"{folder.parent.name}/{folder.name}"  # demo/lark-B3: student and run
-        self.enabled = config.tracking.mode != "none"
-        if self.enabled and importlib.util.find_spec("wandb") is None:
+        # demo/lark-B3: student and run
+        name = name or f"{folder.parent.name}/{folder.name}"
+        self.description = Description(name, settings or {}, tags, outputs)
+        self.enabled = tracking.mode != "none"
+        package = "trackio" if tracking.mode == "trackio" else "wandb"
+        if self.enabled and importlib.util.find_spec(package) is None:
             log.warning(
-                "wandb is not installed: curves and tables go to local files only (tracking=none hides this"
-                " warning)"
+                "%s is not installed: curves and tables go to local files only (tracking=none hides this"
+                " warning)",
+                package,
             )
             self.enabled = False
-        self._run: Any = None
+        self._run: TrackedRun | None = None
 
     @property
-    def run(self) -> Any:
+    def run(self) -> TrackedRun:
         if self._run is None:
-            import wandb  # noqa: PLC0415  # takes seconds, and tracking=none must work without it
-
-            os.environ.setdefault("WANDB_SILENT", "true")
-            try:
-                self._run = self._open(self.config.tracking.mode)
-            except wandb.Error as error:
-                if self.config.tracking.mode != "online":
-                    raise
-                reason = " ".join(str(error).split())
-                log.warning(
-                    "W&B cannot be used online (%s): logging to %s/wandb; `wandb sync` uploads it later.",
-                    reason,
-                    self.folder,
-                )
-                self._run = self._open("offline")
+            self._run = open_run(self.tracking, self.folder, self.description)
         return self._run
 
-    def _open(self, mode: str) -> Any:
-        import wandb  # noqa: PLC0415
-
-        tracking = self.config.tracking
-        return wandb.init(
-            project=tracking.project,
-            entity=tracking.entity,
-            group=tracking.group,
-            mode=mode,  # type: ignore[arg-type]
-            name=self.name,
-            config=asdict(self.config),
-            dir=str(self.folder),
-            reinit="finish_previous",
-            # No metadata: it has the command line, and the address of the git remote, which may contain a
-            # password.
-            settings=wandb.Settings(
-                console="off",
-                x_disable_stats=True,
-                silent=True,
-                x_disable_meta=True,
-                disable_git=True,
-                disable_code=True,
-            ),
-        )
-
     def log(self, values: Mapping[str, Any]) -> None:
-        if self.enabled:
-            self.run.log(dict(values))
+        if self.enabled and values:
+            self.run.log(values)
+
+    def summarise(self, values: Mapping[str, float]) -> None:
+        """Log results as scalars, and show them in the list of runs."""
+        if self.enabled and values:
+            self.run.log(values)
+            self.run.summarise(values)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         if self.enabled:
-            import wandb  # noqa: PLC0415
-
-            self.log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+            self.run.table(name, columns, rows)
 
     def image(self, name: str, path: Path) -> None:
         if self.enabled:
-            import wandb  # noqa: PLC0415
-
-            self.log({name: wandb.Image(str(path))})
+            self.run.image(name, path)
 
     @contextlib.contextmanager
     def follow(self, path: Path, prefix: str) -> Iterator[None]:
@@ -141,7 +126,7 @@ class Tracker:
             yield
             return
         stop = threading.Event()
-        self.run  # noqa: B018  # opened here: W&B must not be started from the thread
+        self.run  # noqa: B018  # opened here: it must not be started from the thread
         thread = threading.Thread(target=self._follow, args=(path, prefix, stop), daemon=True)
         thread.start()
         try:
@@ -166,10 +151,10 @@ class Tracker:
 
     @property
     def already_tracked(self) -> bool:
-        """True if a run that produced nothing new can skip W&B: it has no group, or its group already has
-        it.
+        """True if a run that produced nothing new can skip the tracker: it has no group, or its group
+        already has it.
         """
-        group = self.config.tracking.group
+        group = self.tracking.group
         if group is None:
             return True
         if not self._groups_file.is_file():
@@ -185,7 +170,29 @@ class Tracker:
             self._run.finish()
             if not self.already_tracked:
                 with self._groups_file.open("a", encoding="utf-8") as handle:
-                    handle.write(f"{self.config.tracking.group}\n")
+                    handle.write(f"{self.tracking.group}\n")
+
+
+def run_tags(config: Config) -> list[str]:
+    """The tags of a run, by which it is found: student, method, budget and pool."""
+    tags = [f"student={config.student.name}", f"method={config.method.key}"]
+    if config.weighting_name is None:  # it selects nothing
+        return tags
+    return [*tags, f"budget={config.budget.name.removeprefix('B')}", f"pool={config.pool.label}"]
+
+
+def tracked_counts(step: Step, store: Store) -> dict[str, float]:
+    """The numbers of a step's manifests: `selection/trajectories`, `metrics/base/aime24/problems`, …"""
+    labels = step.labels or ("",) * len(step.artifacts)
+    numbers = {}
+    for artifact, label in zip(step.artifacts, labels, strict=True):
+        kind = artifact.kind.name
+        parts = [kind, step.model, step.teacher, "" if label == kind else label]
+        place = "/".join(part for part in parts if part)
+        for name, value in store.manifest(artifact).counts.items():
+            if isinstance(value, int | float):
+                numbers[f"{place}/{name}"] = value
+    return numbers
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lark.errors import LarkError
 from lark.evaluation.metrics import GradedSample, benchmark_metrics, bootstrap_interval
-from lark.evaluation.resampled import majority, pass_at, resampled, resampled_metrics
+from lark.evaluation.resampled import average_single, majority, pass_at, resampled, resampled_metrics
 from lark.store.integrity import stamps
 
 Grade = dict[str, Any]
@@ -105,6 +105,19 @@ def test_the_interval_is_over_problems_and_not_over_samples() -> None:
     """Ten samples of a problem that are all alike are one observation."""
     grades = [grade(f"p{n}", s, i, n < 5) for n in range(10) for s in range(2) for i in range(5)]
     assert resampled_metrics(grades, "paper").interval == bootstrap_interval(np.array([1.0] * 5 + [0.0] * 5))
+
+
+def test_the_average_counts_benchmarks_equally_and_draws_their_problems_independently() -> None:
+    """Two benchmarks with the same grades: the interval of their average is narrower than that of either."""
+    large = [grade(f"p{n}", 0, i, n < 20) for n in range(40) for i in range(5)]
+    small = [grade(f"p{n}", 0, i, False) for n in range(10) for i in range(5)]
+    one = resampled_metrics(large, "paper")
+    twice = average_single([one, one])
+    assert twice.mean == one.pass_at_1 == 50
+    width = one.interval[1] - one.interval[0]
+    assert twice.interval[1] - twice.interval[0] == pytest.approx(width / np.sqrt(2), rel=0.1)
+    assert average_single([one, resampled_metrics(small, "paper")]).mean == 25
+    assert average_single([one]).interval == pytest.approx(one.interval)
 
 
 def test_grades_that_changed_since_are_refused(tmp_path: Path) -> None:

@@ -17,24 +17,49 @@ Ability = Callable[[Trial], float]
 """The chance that a run's answers are right, in logits, before the problem's difficulty."""
 
 
-def build(sweep: Sweep, trial: Trial, ability: Ability, steps: int = 100) -> None:
-    """Finish all artifacts of a run. `steps`: of training."""
+def build(
+    sweep: Sweep,
+    trial: Trial,
+    ability: Ability,
+    steps: int = 100,
+    correct: Callable[[Trial, int, int], bool] | None = None,
+) -> None:
+    """Finish all artifacts of a run. `steps`: of training. `correct`: decides, of the trained student, which
+    samples of which problems are, instead of chance.
+    """
     for step in trial.steps:
+        decides = correct if step.model == "trained" else None
         sweep.store.ensure(
-            step.artifacts, lambda folders, step=step: _write(sweep, trial, step, folders, ability, steps)
-        )  # type: ignore[misc]
+            step.artifacts,
+            lambda folders, step=step, decides=decides: _write(  # type: ignore[misc]
+                sweep, trial, step, folders, ability, steps, decides
+            ),
+        )
 
 
 def _write(
-    sweep: Sweep, trial: Trial, step: Step, folders: list[Path], ability: Ability, steps: int
+    sweep: Sweep,
+    trial: Trial,
+    step: Step,
+    folders: list[Path],
+    ability: Ability,
+    steps: int,
+    correct: Callable[[Trial, int, int], bool] | None,
 ) -> list[dict[str, int]]:
     by_folder = {sweep.store.path(artifact): artifact for artifact in step.artifacts}
     for folder in folders:
-        _write_one(trial, by_folder[folder], folder, ability(trial) if step.model != "base" else -2.0)
+        chance = ability(trial) if step.model != "base" else -2.0
+        _write_one(trial, by_folder[folder], folder, chance, correct)
     return [{"questions": 1, "steps": steps} for _ in folders]
 
 
-def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -> None:
+def _write_one(
+    trial: Trial,
+    artifact: Artifact,
+    folder: Path,
+    ability: float,
+    correct: Callable[[Trial, int, int], bool] | None,
+) -> None:
     rng = np.random.default_rng(hash64(artifact.fingerprint) % 2**32)
     if artifact.kind.name == "metrics":
         seeds, samples = trial.config.benchmark.decoding.seeds, trial.config.benchmark.decoding.samples
@@ -44,7 +69,11 @@ def _write_one(trial: Trial, artifact: Artifact, folder: Path, ability: float) -
             for p in range(80)
             for seed in seeds
             for k in range(samples)
-            for right in [bool(rng.random() < 1 / (1 + np.exp(-(ability + difficulty[p]))))]
+            for right in [
+                bool(rng.random() < 1 / (1 + np.exp(-(ability + difficulty[p]))))
+                if correct is None
+                else correct(trial, p, k)
+            ]
         ]
         (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "metrics.json").write_text("{}")

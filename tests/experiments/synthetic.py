@@ -76,7 +76,10 @@ def _write(sweep: Sweep, trial: Trial, artifact: Artifact, folder: Path) -> None
         metrics = _metrics(accuracy_of(artifact)).to_dict()
         (folder / "metrics.json").write_text(json.dumps({"paper": metrics, "verify": metrics}))
         rows = [
-            {"problem": f"p{problem}", "seed": seed, "sample": 0, "paper": right, "verify": right}
+            {
+                **{"problem": f"p{problem}", "seed": seed, "sample": 0, "paper": right, "verify": right},
+                **{"answer": "1", "answer_verify": "1"},
+            }
             for problem in range(10)
             for seed in range(3)
             for right in [problem < accuracy_of(artifact)]

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import compare
 from experiments.harness import report, results, verdict
+from experiments.harness.both_accuracies import disagreement_words, other_accuracy
 from experiments.harness.contest import contest_of
 from experiments.harness.fitting import Costs, Schedule, fit
 from experiments.harness.game import Game, decide_schedule, replay
@@ -89,6 +90,31 @@ def test_a_planted_winner_is_named_with_its_lead_its_cost_and_the_full_run(tmp_p
     assert "Base model" in rows
     assert set(drawn.data.query("row == 'pair' and significant")["entrant"]) == {"RSR min"}
     assert "Kendall's τ" in text
+
+
+def test_a_leader_whose_single_samples_are_worse_is_named(tmp_path: Path) -> None:
+    """LARK solves every problem with one sample of five, RSR half of them with all."""
+
+    def correct(trial: Trial, problem: int, sample: int) -> bool:
+        return sample == 0 if trial.config.method.name == "lark" else problem % 2 == 0
+
+    def builder(sweep: Sweep, trial: Trial, ability: Ability) -> None:
+        build(sweep, trial, ability, correct=correct)
+
+    sweep = compose_sweep(
+        "compare", ["method=lark,rsr", "compare.questions=20", "tracking=none", f"outputs={tmp_path}"]
+    )
+    game = played(sweep, lambda trial: 0.0, builder=builder)
+    other = other_accuracy(game)
+    assert other is not None and (other.name, other.criterion) == ("pass@1", "Acc@5")
+    assert {name: round(value.mean) for name, value in other.values.items()} == {"LARK": 20, "RSR min": 50}
+    assert other.opposite == [("LARK", "RSR min")]
+    said = disagreement_words(other)
+    assert "by pass@1, RSR min leads with 50.0%" in said and "LARK has 20.0%" in said
+    drawn = compare.render(sweep)
+    (row,) = (row for row in drawn.tables[0].rows if row[1].text == "LARK")
+    assert row[3].text == "100.0%" and row[4].text == "20.0% (20.0 to 20.0)"
+    assert any(said in note for note in drawn.notes)
 
 
 def test_a_planted_tie_is_called_a_tie_and_the_lower_half_stops(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What the pages say is what the artifacts of a real run say."""
 
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def test_runs_have_their_steps_and_results(context: Context, view: str) -> None:
         and full["done"] == full["total"] == len(full["steps"])
         and full["current"] is None
     )
-    assert full["results"][1]["method"] == "LARK" and "scoring.tokens=true" in full["overrides"]
+    rows_of_both = [(row["method"], row["metric"]) for row in full["results"]]
+    assert rows_of_both == list(product(("Base model", "LARK"), ("Acc@2", "pass@1")))
+    assert "scoring.tokens=true" in full["overrides"]
     made = {step["title"]: [artifact["kind"] for artifact in step["made"]] for step in full["steps"]}
     assert (
         made["score"] == ["scores", "tokens"]
@@ -211,6 +213,7 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
     base, trained = (model["id"] for model in benchmark["models"])
     where = f"{benchmark['group']}/{base}/{trained}"
     page = get(context, f"problem/{where}/3")
+    sides = []
     for side, name in zip(page["sides"], ("demo-base", "demo-lark-B3"), strict=True):
         folder = next((store / "generations").glob(f"{name}-*"))
         answers = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
@@ -221,6 +224,7 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
             .read_text()
             .splitlines()
         ]
+        sides.append(grades)
         for sample in side["samples"]:
             assert (
                 answers[sample["i"]]["problem"] == page["id"]
@@ -235,6 +239,18 @@ def test_answers_have_both_graders_verdicts_and_their_texts(context: Context, st
             assert sample["truncated"] == (answers[sample["i"]]["finish_reason"] == "length")
     everything = get(context, f"problems/{where}/paper")
     solved = {row["n"]: (row["before"], row["after"]) for row in everything["rows"]}
+    for row in everything["rows"]:
+        side_counts = []
+        for side in sides:
+            mine = [grade["paper"] for grade in side if grade["problem"] == row["id"]]
+            side_counts += [sum(mine), len(mine)]
+        names = ("before_correct", "before_samples", "after_correct", "after_samples")
+        assert [row[name] for name in names] == side_counts
+    changes = [row["after_correct"] - row["before_correct"] for row in everything["rows"]]
+    ordered = get(context, f"problems/{where}/paper", sort="change")["rows"]
+    assert [row["after_correct"] - row["before_correct"] for row in ordered] == sorted(changes)
+    fewer = get(context, f"problems/{where}/paper", flags="fewer")["rows"]
+    assert len(fewer) == sum(change < 0 for change in changes)
     fixed = get(context, f"problems/{where}/paper", flags="fixed")["rows"]
     assert {row["n"] for row in fixed} == {
         n for n, (before, after) in solved.items() if before < 0.5 <= after

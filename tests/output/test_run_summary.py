@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,18 @@ import pytest
 from lark.config import Config, Task
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import GradedSample, benchmark_metrics
+from lark.evaluation.resampled import resampled_metrics
 from lark.output import run_summary as summary
-from lark.output.run_summary import details_table, headline, levels_table, run_summary
+from lark.output.accuracies import Evaluated, disagreement
+from lark.output.accuracies import evaluated as evaluated_models
+from lark.output.accuracy_tables import (
+    details_table,
+    headline,
+    levels_table,
+    resampled_table,
+    results_table,
+)
+from lark.output.run_summary import run_summary
 from lark.pipeline.pipeline import Outcome, Pipeline
 from lark.pipeline.plan import make_plan
 from lark.store.store import Artifact, Checksums, Store
@@ -72,10 +83,12 @@ def test_the_details_are_of_the_headlines_grader(
     grader: str, share: str, interval: str, unboxed: str, tmp_path: Path
 ) -> None:
     config, store, plan = evaluated(tmp_path, f"benchmark.grader={grader}")
-    details = details_table(config, summary.evaluated(config, store, plan))
+    details = details_table(config, evaluated_models(config, store, plan))
     (row,) = details.rows
     cells = dict(zip(details.header, row, strict=True))
     assert f"({grader} grader)" in headline(config)
+    single = {"paper": "50.00 (0.0 to 100.0)", "verify": "100.00 (100.0 to 100.0)"}
+    assert {name: cells[f"pass@1 ({name})"] for name in single} == single
     assert (cells[f"Acc@5 ({grader})"], cells["95% interval"], cells["without box"]) == (
         share,
         interval,
@@ -83,14 +96,47 @@ def test_the_details_are_of_the_headlines_grader(
     )
 
 
+def graded(model: str, correct: Sequence[Sequence[int]]) -> Evaluated:
+    """A model with these numbers of correct samples, of 5, for each problem and seed."""
+    grades = []
+    for problem, by_seed in enumerate(correct):
+        for seed, number in enumerate(by_seed):
+            for sample in range(5):
+                grade = {"problem": f"p{problem}", "seed": seed, "sample": sample, "paper": sample < number}
+                grades.append({**grade, "verify": False, "answer": "1", "answer_verify": "1"})
+    samples = [
+        GradedSample(row["problem"], row["seed"], row["sample"], row["paper"], False, True) for row in grades
+    ]
+    readings = {grader: resampled_metrics(grades, grader) for grader in ("paper", "verify")}
+    metrics = dict.fromkeys(("paper", "verify"), benchmark_metrics(samples))
+    return Evaluated(model, [model, "3"], {"demo_words": metrics}, {"demo_words": readings})
+
+
+def test_a_gain_that_hides_a_loss_is_named(tmp_path: Path) -> None:
+    """Acc@5 rises from 50 to 100, while single samples are right less often: 50% and then 30%."""
+    config = composed("tracking=none", "benchmark=demo_words")
+    before = graded("base", [[5, 5], [0, 0]])
+    after = graded("trained", [[2, 2], [1, 1]])
+    text = disagreement(config, [before, after])
+    assert text is not None and "Acc@5 rises by 50.00 points, but pass@1 falls by 20.00" in text
+    reverse = disagreement(config, [graded("base", [[2, 2], [1, 1]]), graded("trained", [[5, 5], [0, 0]])])
+    assert reverse is not None and "Acc@5 falls by 50.00 points, but pass@1 rises by 20.00" in reverse
+    assert disagreement(config, [before, graded("trained", [[5, 5], [1, 1]])]) is None
+    rows = results_table(config, [before, after]).rows
+    assert [(row[3], row[-1]) for row in rows[2:]] == [
+        ("Acc@5", "100.00±0.00"),
+        ("pass@1", "30.00 (20.0 to 40.0)"),
+    ]
+
+
 def test_the_same_samples_are_shown_as_pass_and_majority(tmp_path: Path) -> None:
     config, store, plan = evaluated(tmp_path)
-    table = summary.resampled_table(config, summary.evaluated(config, store, plan))
+    table = resampled_table(config, evaluated_models(config, store, plan))
     (row,) = table.rows
     cells = dict(zip(table.header, row, strict=True))
-    assert (cells["samples"], cells["pass@1"], cells["pass@1 (verify)"]) == ("3", "50.00", "100.00")
-    assert (cells["pass@5"], cells["maj@5"]) == ("50.00", "50.00")
-    assert "percentile bootstrap over problems" in table.title and "pass@5, the probability" in table.title
+    assert (cells["samples"], cells["pass@5 (paper)"], cells["maj@5 (paper)"]) == ("3", "50.00", "50.00")
+    assert (cells["pass@5 (verify)"], cells["maj@5 (verify)"]) == ("100.00", "100.00")
+    assert "pass@5, the probability" in table.title
 
 
 def test_answers_that_cannot_be_read_explain_an_empty_table(
@@ -109,8 +155,8 @@ def test_answers_that_cannot_be_read_explain_an_empty_table(
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert "standard deviation over 3 decoding seeds" in headline(composed())
     config, store, plan = evaluated(tmp_path, "benchmark.decoding.seeds=[4]")
-    assert headline(config) == "Acc@5 in percent (paper grader), decoding seed 4"
-    (row,) = details_table(config, summary.evaluated(config, store, plan)).rows
+    assert "at least one of 5 samples solves (decoding seed 4)" in headline(config)
+    (row,) = details_table(config, evaluated_models(config, store, plan)).rows
     assert not any("±" in cell for cell in row)
 
 
@@ -150,10 +196,11 @@ def test_levels_are_on_the_console_unless_they_are_the_demos(
     path: str | None, shown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, store, plan = evaluated(tmp_path, path=path)
-    levels = levels_table(config, summary.evaluated(config, store, plan))
-    (row,) = levels.rows
-    assert (levels.header[-2:], row[-2:]) == (["level 1", "level 2"], ["100.00±0.00", "0.00±0.00"])
+    levels = levels_table(config, evaluated_models(config, store, plan))
+    assert levels.header[-2:] == ["level 1", "level 2"]
+    assert [row[3] for row in levels.rows] == ["Acc@5", "pass@1"]
+    assert [row[-2:] for row in levels.rows] == [["100.00±0.00", "0.00±0.00"]] * 2
     with caplog.at_level(logging.INFO):
         run_summary(Pipeline(config, tmp_path))
-    assert ("Acc@5 by level (paper grader)" in caplog.text) is shown
+    assert ("Acc@5 and pass@1 by level (paper grader)" in caplog.text) is shown
     assert "level 2" in (tmp_path / "summary.md").read_text()

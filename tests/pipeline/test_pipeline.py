@@ -4,14 +4,18 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from lark.explorer.context import Context
+from lark.explorer.evaluated import evaluations
 from lark.pipeline.pipeline import Pipeline
 from lark.store import store as artifacts
 from tests.conftest import ROOT, SMALL, composed, run_program, start_program
+from tests.work.wandb_file import runs_below
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = tmp_path_factory.mktemp("finished")
     code, said = run_program(*SMALL, outputs=outputs)
     assert code == 0, said
-    assert "Acc@2 in percent" in said
+    assert "Acc@2: the share of problems" in said and "pass@1: the share of samples" in said
+    assert said.rstrip().splitlines()[-1].startswith("Next: python -m lark.explorer")
     assert "the demo's numbers" in said
     assert "95% interval" in said
     summary = (outputs / "runs" / "demo" / "lark-B3" / "summary.md").read_text()
@@ -68,6 +73,9 @@ def test_again_nothing_is_computed(finished: Path) -> None:
 
 def test_another_budget_reuses_the_scores(finished: Path) -> None:
     code, said = run_program(*SMALL, "budget=1", "stages=[select]", outputs=finished)
+    assert "6 of 6 questions" in said and "/train.jsonl" in said
+    assert said.splitlines()[-1].startswith("Next: python run.py ")
+    assert "budget.size=1 'stages=[train]'" in said.splitlines()[-1]
     assert code == 0, said
     assert len(list((finished / "scores").iterdir())) == 1
     assert len(list((finished / "selection").iterdir())) == 2
@@ -226,3 +234,38 @@ def test_a_finished_job_is_a_run_in_every_group_that_it_belongs_to_and_in_each_o
         assert code == 0, said
         assert len(list(folder.glob("wandb/offline-run-*"))) == runs
     assert (folder / ".tracked").read_text().splitlines() == ["first", "second"]
+    first, second = sorted(runs_below(folder), key=lambda run: run.group)
+    assert (first.group, second.group, first.name) == ("first", "second", "demo/lark-B3")
+    assert first.tags == ["student=demo", "method=lark", "budget=3", "pool=demo"]
+    rows = json.loads((folder / "summary.json").read_text())["accuracies"]
+    assert {(row["model"], row["benchmark"]) for row in rows} == set(
+        product(("base", "trained"), ("demo_words", "avg"))
+    )
+    for row in rows:
+        for metric in ("Acc@2", "pass@1", "pass@1_low", "pass@1_high"):
+            key = f"{row['model']}/{row['benchmark']}/{metric}"
+            assert first.summary[key] == pytest.approx(row[metric], abs=1e-3)
+            assert first.history[key] == [first.summary[key]]
+    assert first.history["results.nrows"] == [4]
+
+
+def test_a_trained_student_is_evaluated_as_it_is_under_its_own_name(finished: Path) -> None:
+    (checkpoint,) = (finished / "checkpoint").glob("demo-lark-B3-*")
+    evaluate = ["stages=[evaluate]", "student=own", f"student.path={checkpoint}", "engine=hf", *SMALL[2:]]
+    before = made(finished)
+    for _ in range(2):
+        code, said = run_program(*evaluate, outputs=finished)
+        assert code == 0, said
+        assert "Base model" not in said
+    assert "reused" in said and "train " not in said
+    added = made(finished).keys() - before.keys()
+    assert {name.rpartition("-")[0] for name in added} == {
+        "generations/demo-lark-B3-base-demo_words",
+        "metrics/demo-lark-B3-base-demo_words",
+    }
+    # The same student, prompts and precision as in its own run, so the same answers.
+    (own,) = (finished / "metrics").glob("demo-lark-B3-demo_words-*")
+    (again,) = (finished / "metrics").glob("demo-lark-B3-base-demo_words-*")
+    assert (own / "metrics.json").read_text() == (again / "metrics.json").read_text()
+    (evaluation,) = [e for e in evaluations(Context(finished).listing()) if e.model.label == "demo-lark-B3"]
+    assert evaluation.model.student == "demo-lark-B3" and evaluation.task == "demo_words"

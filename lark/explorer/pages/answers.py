@@ -75,6 +75,16 @@ def problems(context: Context, group: str, base: str, trained: str, grader: str)
     first, second = (answers for _, answers in _pair(context, group, base, trained))
     before = first.solved(grader)
     after = second.solved(grader)
+    counts = {
+        "before_correct": first.correct_samples(grader),
+        "before_samples": first.samples,
+        "after_correct": second.correct_samples(grader),
+        "after_samples": second.samples,
+    }
+    # Shares, because the two students may have different numbers of samples.
+    share_before = counts["before_correct"] / np.maximum(first.samples, 1)
+    share_after = counts["after_correct"] / np.maximum(second.samples, 1)
+    change = share_after - share_before
     marks = {
         "disagree": first.disagree | second.disagree,
         "truncated": first.any(first.truncated) | second.any(second.truncated),
@@ -91,17 +101,20 @@ def problems(context: Context, group: str, base: str, trained: str, grader: str)
             "level": problem.get("level"),
             "before": float(before[i]),
             "after": float(after[i]),
+            **{name: int(values[i]) for name, values in counts.items()},
             **{name: bool(values[i]) for name, values in marks.items()},
         }
 
     flags = {
+        "more": change > 0,
+        "fewer": change < 0,
         "fixed": (before < HALF) & (after >= HALF),
         "broken": (before >= HALF) & (after < HALF),
         "solved": after >= HALF,
         "unsolved": after < HALF,
         **marks,
     }
-    sorts = {"before": before, "after": after, "change": after - before}
+    sorts = {"before": share_before, "after": share_after, "change": change}
     return Rows(len(first.problems), row, lambda i: _searched(first.problems[i]), flags, sorts)
 
 

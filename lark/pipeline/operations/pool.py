@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 from lark.config import Config, Pool
 from lark.config.pool import TAUGHT
@@ -75,12 +76,17 @@ def _at_a_glance(config: Config, counts: Counts, made: bool) -> None:
         log.info(pool_summary(counts))
 
 
+def _result(config: Config, folder: Path, counts: Counts) -> dict[str, str]:
+    return {"trajectories": f"{counts['trajectories']:,} of {counts['questions']:,} questions"}
+
+
 READ_POOL = Operation(
     "pool",
     "pool",
     _pool,
     fetch=_fetch,
     notice=_at_a_glance,
+    result=_result,
     row_seconds=1.5e-3,
     shard_rows=PART_BYTES // 20_000,
 )

@@ -18,6 +18,7 @@ SELECT = Operation(
     check=_check,
     preview=choose.check_choice,
     notice=write.report_character,
+    result=write.selection_result,
     card=dataset_card,
     row_seconds=6e-5,
     settings=("budget", "weighting", "share_weights", "whole_weights", "method.reverse", "method.teacher"),

@@ -19,7 +19,7 @@ from lark.training.memory import activation_bytes, state_bytes, training_setup
 from lark.training.training_set import read_rows, read_token_weights
 from lark.training.zero import zero_stage
 from lark.work.machine import GIB, Machine, memory_gib
-from lark.work.operation import EXPANDABLE, Operation, Settings, Step
+from lark.work.operation import EXPANDABLE, Counts, Operation, Settings, Step
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,11 @@ def _all_gpus(config: Config) -> int:
     return 0
 
 
+def _result(config: Config, folder: Path, counts: Counts) -> dict[str, str]:
+    trained = f"{counts['trajectories']:,} trajectories, {counts['steps']:,} steps"
+    return {"trained on": trained}
+
+
 TRAIN = Operation(
     "train",
     "train",
@@ -222,6 +227,7 @@ TRAIN = Operation(
     cost=_cost,
     remedies=_remedies,
     card=model_card,
+    result=_result,
 )
 
 OPERATIONS = (TRAIN,)

@@ -1,13 +1,15 @@
 // Answers: the problems of a benchmark under the base and a trained student.
 
 import { h, oneLine, visible } from "../dom.js";
-import { percent } from "../format.js";
+import { percent, plural } from "../format.js";
 import { list } from "../list.js";
 import { load, Problem } from "../load.js";
 import { answerText } from "../math/text.js";
 import { choice, segments, tag } from "../parts.js";
 import { address, go } from "../route.js";
 import { GRADERS, modelLabel, modelNote } from "./results.js";
+
+const SAMPLES = "correct samples, and the share of seeds in which at least one is correct";
 
 export const modelName = (model) => `${modelLabel(model)}${modelNote(model) ? ` (${modelNote(model)})` : ""}`;
 
@@ -26,6 +28,8 @@ export async function open(route) {
   const problems = list({
     path: `problems/${parts.join("/")}/${grader}`, label: "Problems", placeholder: "Search problems and answers",
     filters: [
+      ["more", "more samples", "The second solves it with more of its samples than the first"],
+      ["fewer", "fewer samples", "The second solves it with fewer of its samples than the first"],
       ["fixed", "fixed", "The first solves it in less than half of the seeds, the second in at least half"],
       ["broken", "broken", "The first solves it in at least half of the seeds, the second in less than half"],
       ["unsolved", "unsolved", "The second solves it in less than half of the seeds"],
@@ -37,14 +41,14 @@ export async function open(route) {
     columns: [
       { title: "Problem", isMain: true, cell: (row, target) => h("div", { class: "tight question-cell" }, h("a", { href: target, class: "fill two-lines" }, oneLine(row.text)), h("span", { class: "faint small row" }, h("code", {}, visible(row.id)), row.level === null ? null : `level ${row.level}`, row.disagree ? tag("warn", "graders disagree") : null, row.truncated ? tag("", "truncated") : null, row.unboxed ? tag("", "no box") : null)) },
       { title: "Answer", cell: (row) => h("span", { class: "answer-box", title: visible(row.answer) }, answerText(row.answer)) },
-      { title: `${modelLabel(base)} solves`, key: "before", num: true, hint: "share of the seeds in which at least one sample is correct", cell: (row) => percent(row.before) },
-      { title: trained.id === base.id ? "Same" : `${modelLabel(trained)} solves`, key: "after", num: true, hint: "share of the seeds in which at least one sample is correct", cell: (row) => percent(row.after) },
-      { title: "Change", key: "change", cell: (row) => change(row.before, row.after) },
+      { title: modelLabel(base), key: "before", num: true, hint: SAMPLES, cell: (row) => samples(row.before_correct, row.before_samples, row.before) },
+      { title: trained.id === base.id ? "Same" : modelLabel(trained), key: "after", num: true, hint: SAMPLES, cell: (row) => samples(row.after_correct, row.after_samples, row.after) },
+      { title: "Change", key: "change", hint: "change in correct samples", cell: change },
     ],
   });
   const move = (changes) => go("answers", changes.group ? [changes.group, base.id, trained.id] : [benchmark.group, changes.base ?? base.id, changes.trained ?? trained.id], { grader: changes.grader ?? grader });
   const body = h("div", { class: "stack" },
-    h("div", { class: "page-head" }, h("h1", {}, "Answers"), h("p", { class: "muted" }, "What the student answers before and after training, problem by problem. Percentages are shares of the decoding seeds in which at least one sample is correct.")),
+    h("div", { class: "page-head" }, h("h1", {}, "Answers"), h("p", { class: "muted" }, "What the student answers before and after training, problem by problem: correct samples of all samples (their share over all problems is pass@1), and the share of the decoding seeds in which at least one is correct (Acc@k).")),
     h("div", { class: "toolbar" },
       segments("Benchmark", benchmarks.map((b) => [b.group, visible(b.label)]), benchmark.group, (g) => move({ group: g })),
       choice("First", options, base.id, (id) => move({ base: id })), choice("Second", options, trained.id, (id) => move({ trained: id })),
@@ -53,8 +57,15 @@ export async function open(route) {
   return { title: `Answers to ${benchmark.label}`, body, keys: problems.keys };
 }
 
-function change(before, after) {
-  const delta = after - before;
+function samples(correct, all, seeds) {
+  return h("span", { class: "nowrap" }, `${correct}/${all}`, h("span", { class: "faint small" }, ` ${percent(seeds)} of seeds`));
+}
+
+// In samples where both have the same number of them, else in percent.
+function change(row) {
+  const isSame = row.before_samples === row.after_samples;
+  const delta = isSame ? row.after_correct - row.before_correct : row.after_correct / row.after_samples - row.before_correct / row.before_samples;
   if (Math.abs(delta) < 1e-9) return h("span", { class: "faint" }, "=");
-  return h("span", { class: `change ${delta > 0 ? "yes" : "no"}` }, `${delta > 0 ? "▲" : "▼"} ${percent(Math.abs(delta))}`);
+  const size = Math.abs(delta);
+  return h("span", { class: `change nowrap ${delta > 0 ? "yes" : "no"}` }, `${delta > 0 ? "▲" : "▼"} ${isSame ? plural(size, "sample") : percent(size)}`);
 }

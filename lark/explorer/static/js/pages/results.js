@@ -7,7 +7,7 @@ import { fixed } from "../format.js";
 import { card, methodName, segments } from "../parts.js";
 import { address } from "../route.js";
 
-export const modelLabel = (model) => (model.base ? "Base model" : methodName(model.label));
+export const modelLabel = (model) => methodName(model.label);
 export const modelNote = (model) => model.base ? "" : [model.amount, model.weighting].filter(Boolean).map(visible).join(", ");
 
 export const GRADERS = { paper: "The paper's rules: the last \\boxed{} answer, compared as text (Appendix C.4)", verify: "math-verify: compares answers as mathematics" };
@@ -52,7 +52,8 @@ export function resultsCard(values) {
   const caption = h("p", {});
   const draw = () => {
     replace(box, table(values, grader, name, students));
-    replace(caption, `${name} in percent: ${meaning(name)}`);
+    const beside = name.startsWith("Acc@") ? `. Below it, pass@1: ${READINGS["pass@1"]}` : "";
+    replace(caption, `${name} in percent: ${meaning(name)}${beside}`);
     plot.redraw();
   };
   draw();
@@ -63,6 +64,20 @@ export function resultsCard(values) {
     h("div", { class: "grid wide-left" }, scroller(box), plot),
     values.models.length > DRAWN ? h("p", { class: "small muted" }, `The chart shows the first ${DRAWN} of ${values.models.length} models.`) : null,
     values.notes.map((note) => h("p", { class: "small muted" }, visible(note))));
+}
+
+const bounds = (reading) => `${fixed(reading.interval[0], 1)}–${fixed(reading.interval[1], 1)}`;
+const average = (readings) => readings.reduce((sum, reading) => sum + reading.mean, 0) / readings.length;
+
+function averageReading(cells) {
+  const readings = cells.map((cell) => cell.readings["pass@1"]).filter(Boolean);
+  return readings.length === cells.length ? { mean: average(readings), interval: null } : null;
+}
+
+// pass@1 below Acc@k, which can rise while single samples get worse.
+function single(name, reading) {
+  if (!name.startsWith("Acc@") || !reading) return null;
+  return h("div", { class: "muted small" }, `pass@1 ${fixed(reading.mean, 2)}`, reading.interval ? h("span", { class: "faint interval" }, ` ${bounds(reading)}`) : null);
 }
 
 function table(values, grader, name, students) {
@@ -88,8 +103,9 @@ function table(values, grader, name, students) {
           const text = [h(reading.mean === best(model.student, task) ? "b" : "span", {}, fixed(reading.mean, 2)), (reading.std ?? null) === null ? null : h("span", { class: "muted small" }, ` ±${fixed(reading.std, 1)}`)];
           return h("td", { class: "num nowrap", title: `${cell.problems} problems × ${cell.by_seed.length} seeds × ${cell.samples} samples; truncated ${fixed(cell.truncated, 1)}%, without a box ${fixed(cell.unboxed, 1)}%` },
             target ? h("a", { href: target, class: "fill", title: "See the answers, problem by problem" }, text) : text,
-            reading.interval ? h("div", { class: "faint interval" }, `${fixed(reading.interval[0], 1)}–${fixed(reading.interval[1], 1)}`) : null);
+            reading.interval ? h("div", { class: "faint interval" }, bounds(reading)) : null,
+            single(name, cell.readings["pass@1"]));
         }),
-        h("td", { class: "num" }, known.length === cells.length ? h("b", {}, fixed(known.reduce((sum, c) => sum + c.mean, 0) / known.length, 2)) : "–"));
+        h("td", { class: "num nowrap" }, known.length === cells.length ? [h("b", {}, fixed(average(known), 2)), single(name, averageReading(cells))] : "–"));
     })));
 }
