@@ -9,10 +9,10 @@ import numpy as np
 
 from experiments.harness import results
 from experiments.harness.game import Game
-from experiments.harness.paired import Comparison, Floats, compare
 from lark.evaluation.metrics import bootstrap_interval
 from lark.evaluation.resampled import SingleAccuracy
 from lark.printing import counted, some
+from lark.selection.paired import Comparison, Floats, compare
 
 DEFINITIONS = (
     "Acc@{k} is the share of problems that at least one of {k} samples solves; pass@1 is the share of samples"
