@@ -12,7 +12,8 @@ from typing import Any
 from lark.config import Config, Task, Training
 from lark.evaluation import benchmarks
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS
+from lark.scoring.own_method import is_own, method_of
+from lark.selection.code_record import changed_code
 from lark.store.store import Checksums
 
 NOT_IN_FINGERPRINT = ("label", "count", "public")
@@ -100,7 +101,7 @@ def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
     """Settings that can change which trajectories are selected, and their weights."""
     method = config.method
     weighting = config.weighting_name
-    rules = METHODS[method.name]
+    rules = method_of(method)
     part: dict[str, Any] = {
         "method": method.name,
         "weighting": weighting,
@@ -118,4 +119,12 @@ def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
     if "external" in rules.needs:
         part["scores"] = checksums(scores_file(method))
         part["higher_is_better"] = method.higher_is_better
+    if is_own(method):
+        part["function"] = method.function
+        part["needs"] = sorted(method.needs)
+        part["higher_is_better"] = method.higher_is_better
+    assert weighting is not None
+    code = changed_code(rules, weighting)
+    if code:
+        part["code"] = code
     return part

@@ -15,7 +15,8 @@ from lark.config import Config
 from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
-from lark.scoring.methods import METHODS, shortest, token_length
+from lark.scoring.methods import shortest, token_length
+from lark.scoring.own_method import method_of
 from lark.selection.character import nearly_length, sentence
 from lark.selection.choose import choose, pool_rows
 from lark.selection.rules import Selection
@@ -87,6 +88,6 @@ def report_character(config: Config, counts: Counts, made: bool) -> None:
 def length_note(config: Config, counts: Counts) -> str | None:
     """A note for a selection that is nearly a length rule, unless its method is meant to be one."""
     note = nearly_length(counts)
-    if note is None or METHODS[config.method.name].function in (shortest, token_length):
+    if note is None or method_of(config.method).function in (shortest, token_length):
         return None
     return note

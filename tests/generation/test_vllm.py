@@ -79,7 +79,8 @@ settings = SamplingParams(temperature=2.0, n=8, seed=1, max_tokens=8, structured
 (output,) = engine.llm.generate([{"prompt_token_ids": list(asked[0].prompt)}], settings, use_tqdm=False)
 found["grammar"] = [sample.text for sample in output.outputs]
 from lark import Lark  # the parser's
-found["parsed"] = [[str(token) for token in Lark(grammar.grammar).parse(text).children] for text in found["grammar"]]
+parser = Lark(grammar.grammar)
+found["parsed"] = [list(map(str, parser.parse(text).children)) for text in found["grammar"]]
 engine.close()
 found["children"] = [process.name() for process in psutil.Process().children(recursive=True)]
 found["lark"] = sys.modules["lark"].__file__
