@@ -92,9 +92,9 @@ def check_needs(needs: Sequence[str]) -> None:
 
 def no_function(target: str, error: Exception) -> LarkError:
     return LarkError(
-        f"method.function={target}: it cannot be imported ({first_line(error)}). Give package.module:function,"
-        " and run where Python finds the package: install it, add its folder to PYTHONPATH, or start the"
-        " command in that folder."
+        f"method.function={target}: it cannot be imported ({first_line(error)}). Give"
+        " package.module:function, and run where Python finds the package: install it, add its folder to"
+        " PYTHONPATH, or start the command in that folder."
     )
 
 
@@ -107,8 +107,8 @@ def failed_function(target: str, error: Exception, columns: Sequence[str]) -> La
     """The error that a user's function has raised."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     return LarkError(
-        f"method.function={target}: it raised {reason}. It sees the columns {', '.join(columns)}; method.needs"
-        " adds others (docs/add-a-method.md)."
+        f"method.function={target}: it raised {reason}. It sees the columns {', '.join(columns)};"
+        " method.needs adds others (docs/add-a-method.md)."
     )
 
 

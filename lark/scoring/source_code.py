@@ -112,13 +112,15 @@ def _hints(function: FunctionType) -> dict[str, Any]:
 
 
 def _callables(value: Any) -> Iterator[Any]:
-    """A function or class, or those in a table of them."""
+    """A function or class, those in a table of them, or else the class of an object."""
     if callable(value):
         yield value
     elif isinstance(value, dict):
         yield from filter(callable, value.values())
     elif isinstance(value, tuple | list | set | frozenset):
         yield from filter(callable, value)
+    else:
+        yield type(value)
 
 
 def _names(code: CodeType) -> set[str]:

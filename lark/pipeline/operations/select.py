@@ -17,6 +17,7 @@ SELECT = Operation(
     write.write_selection,
     check=_check,
     preview=choose.check_choice,
+    prepare=write.report_changed_code,
     notice=write.report_character,
     card=dataset_card,
     row_seconds=6e-5,
