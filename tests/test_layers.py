@@ -38,7 +38,7 @@ LAYERS = [
     ["planner"],
     ["output"],
     ["pipeline"],
-    ["export", "publish", "explorer", "gpu_check", "api"],
+    ["export", "publish", "explorer", "gpu_check", "api", "api_checks"],
     ["experiments"],
 ]
 """Lowest first: modules and packages of lark, and the experiments."""
