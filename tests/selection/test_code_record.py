@@ -27,7 +27,7 @@ from lark.selection import rules
 from lark.selection.code_record import RECORD, current
 from tests.conftest import composed, work_here
 
-RUN = ("pool.questions=2", "stages=[select]", "tracking=none")
+RUN = ("pool.questions=2", "stages=[select]", "tracking=none", "hardware.warm=false")
 
 
 def test_the_record_is_that_of_the_code() -> None:
