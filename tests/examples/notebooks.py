@@ -9,6 +9,7 @@ import base64
 import contextlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def run(path: Path, folder: Path) -> dict[str, Any]:
 
 def _execute(path: Path) -> dict[str, Any]:
     notebook = json.loads(path.read_text(encoding="utf-8"))
+    logging.disable(logging.WARNING)  # Jupyter shows logs apart from outputs
     namespace: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code, start=1):

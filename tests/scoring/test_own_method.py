@@ -122,7 +122,7 @@ def test_the_explorer_shows_its_scores_without_importing_it(module: Path, tmp_pa
         (["method.function=no_module:score"], "cannot be imported .No module named"),
         (["method.function=own_scores:nothing"], "cannot be imported .module 'own_scores' has no attribute"),
         (["method.function=own_scores:number"], "it is a int, not a function"),
-        (["method.function=own_scores"], "method.function=own_scores give package.module:function"),
+        (["method.function=own_scores"], "method.function=own_scores: give package.module:function"),
         (["method.needs=[magic]"], "method.needs=magic: choose one of lengths, statistics"),
         (["++method.options.strength=1"], "has no such option; it takes power"),
     ],
