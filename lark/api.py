@@ -10,7 +10,6 @@ store (docs/python.md).
 They are thin: each calls the functions that runs use, and tests/test_api.py compares the results.
 """
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,25 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-import torch
 from tqdm import tqdm
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lark import api_checks as checks
-from lark.config import Pool, Student, precision
+from lark.config import Pool, Student
 from lark.grading.answers import AnswerFormat, boxed_places, extract_boxed, extract_boxed_list, grade_paper
 from lark.grading.verify import Verifier
-from lark.models.attention import attention
-from lark.models.chat import ChatFormat
-from lark.models.cpu_linear import packed_for_now
 from lark.models.dialogue import dialogue_of
-from lark.models.load import chat_of, load_chat
-from lark.models.students import location
 from lark.pool.read import read, read_rows
 from lark.pool.trajectories import KEY
 from lark.pool.trajectory import Trajectory, verdict
 from lark.reading.rows import Row
-from lark.scoring.forward import LoadedStudent
+from lark.scoring.borrowed import loaded_student
 from lark.scoring.methods import METHODS
 from lark.scoring.pass_sizes import BATCH_TOKENS
 from lark.scoring.sources import ENTROPY_TABLE, SCORES_TABLE, TOP50_TABLE
@@ -64,8 +57,6 @@ __all__ = [
     "weighted_loss",
     "write_training_set",
 ]
-LONGEST = 32768
-"""Tokens of a prompt and a response together, if the model's context is not shorter (paper, App. C.3)."""
 OF_TRL = ("WeightedSFTTrainer", "weighted_dataset")
 """Names that need the package TRL, which is imported when they are used."""
 LINES = ("grades.jsonl", "generations.jsonl", "metrics.jsonl")
@@ -109,7 +100,7 @@ def score(
         trajectories = list(read_rows(_rows(conversations), pool))
     checks.require_trajectories(trajectories)
     rows = [vars(trajectory) for trajectory in trajectories]
-    with _loaded(model, tokenizer, student) as (loaded, chat, settings):
+    with loaded_student(model, tokenizer, student) as (loaded, chat, settings):
         encoded = chat.encode_many(rows, settings.max_length)
         tables = frozenset({SCORES_TABLE.name, ENTROPY_TABLE.name, TOP50_TABLE.name})
         scorer = StatisticsPass(loaded, tables, BATCH_TOKENS[-1], rank_clip)
@@ -152,66 +143,6 @@ def _method_scores(table: pd.DataFrame) -> dict[str, npt.NDArray[np.float64]]:
         if set(method.columns) <= set(table.columns) and name not in table.columns:
             scores[name] = method.score(table)
     return scores
-
-
-@contextlib.contextmanager
-def _loaded(
-    model: PreTrainedModel | str | Path, tokenizer: PreTrainedTokenizerBase | None, typed: Mapping[str, Any]
-) -> Iterator[tuple[LoadedStudent, ChatFormat, Student]]:
-    """The student with its chat format and its settings."""
-    if isinstance(model, str | Path):
-        checks.refuse_tokenizer(tokenizer)
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-        dtype = precision.resolved(typed.get("dtype", precision.AUTO), device.partition(":")[0])
-        path = location(_student(str(model), typed))
-        config = AutoConfig.from_pretrained(path, revision=typed.get("revision"), trust_remote_code=False)
-        student = _student(path, {"max_length": _context(config), **typed, "dtype": dtype})
-        loaded = LoadedStudent.load(path, student, device, fused=True)
-        yield loaded, load_chat(path, student), student
-        return
-    checks.require_tokenizer(tokenizer)
-    assert tokenizer is not None
-    dtype = str(model.dtype).removeprefix("torch.")
-    name = model.name_or_path or "model"
-    student = _student(name, {"max_length": _context(model.config), **typed, "dtype": dtype})
-    checks.check_context_length(
-        student, getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    )
-    with _borrowed(model, student) as loaded:
-        yield loaded, chat_of(tokenizer, model, student), student
-
-
-def _student(path: str, typed: Mapping[str, Any]) -> Student:
-    return Student(**{"name": "student", "path": path, **typed})
-
-
-def _context(config: PreTrainedConfig) -> int:
-    """The tokens of a prompt and a response together, unless max_length is given."""
-    return min(LONGEST, getattr(config.get_text_config(), "max_position_embeddings", None) or LONGEST)
-
-
-@contextlib.contextmanager
-def _borrowed(model: PreTrainedModel, student: Student) -> Iterator[LoadedStudent]:
-    """The caller's model, prepared as runs prepare theirs; afterwards it is as it was."""
-    config = model.config
-    before = {
-        name: getattr(config, name) for name in ("use_cache", "output_hidden_states", "output_attentions")
-    }
-    implementation = config._attn_implementation
-    training = model.training
-    on_cpu = model.device.type == "cpu"
-    try:
-        for name in before:
-            setattr(config, name, False)
-        model.eval()
-        model.set_attn_implementation(attention(student, str(model.device), config))
-        with packed_for_now(model.base_model) if on_cpu else contextlib.nullcontext():
-            yield LoadedStudent.of(model)
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)
-        model.set_attn_implementation(implementation)
-        model.train(training)
 
 
 def select(

@@ -7,26 +7,13 @@ from typing import Any
 from lark.config.checks import one_of
 from lark.errors import LarkError
 from lark.grading.answers import AnswerFormat
-from lark.models.student_checks import check_context_length
 from lark.scoring.methods import METHODS
 from lark.store.manifest import Manifest
-
-__all__ = ["check_context_length"]
 
 
 def require_trajectories(trajectories: Sequence[object]) -> None:
     if not trajectories:
         raise LarkError("There is no conversation to score.")
-
-
-def require_tokenizer(tokenizer: object) -> None:
-    if tokenizer is None:
-        raise LarkError("score: give the tokenizer of the model too, or the model's path instead of both.")
-
-
-def refuse_tokenizer(tokenizer: object) -> None:
-    if tokenizer is not None:
-        raise LarkError("score: a model that is given by its path brings its own tokenizer. Leave it out.")
 
 
 def require_column(method: str, columns: Collection[Any], options: Mapping[str, Any]) -> None:

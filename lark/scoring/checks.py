@@ -131,3 +131,13 @@ def not_by_question(target: str) -> LarkError:
         f"method.function={target}: its scores depend on the order of the rows, on other questions or on"
         " chance. A score must follow from the candidates of its own question (docs/add-a-method.md)."
     )
+
+
+def require_tokenizer(tokenizer: object) -> None:
+    if tokenizer is None:
+        raise LarkError("score: give the tokenizer of the model too, or the model's path instead of both.")
+
+
+def refuse_tokenizer(tokenizer: object) -> None:
+    if tokenizer is not None:
+        raise LarkError("score: a model that is given by its path brings its own tokenizer. Leave it out.")
