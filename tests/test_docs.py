@@ -170,7 +170,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_example_of_a_method_is_one_with_an_option() -> None:
-    _, function, _ = blocks("add-a-method.md", "python")
+    *_, function, _ = blocks("add-a-method.md", "python")
     _, settings, _ = blocks("add-a-method.md", "yaml")
     found: dict[str, Any] = {}
     exec(function, vars(methods) | {"__name__": "example"}, found)
