@@ -184,7 +184,10 @@ def test_the_objective_and_the_trainer_are_ours() -> None:
 
 def test_a_model_comes_with_its_tokenizer(student: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
     model, tokenizer = student
+    rows = [{"question": "2+3?", "response": "5"}]
     with pytest.raises(LarkError, match="give the tokenizer"):
-        api.score([[]], model)
+        api.score(rows, model)
     with pytest.raises(LarkError, match="Leave it out"):
-        api.score([{"question": "2+3?", "response": "5"}], str(DEMO), tokenizer)
+        api.score(rows, str(DEMO), tokenizer)
+    with pytest.raises(LarkError, match="no conversation to score"):
+        api.score([], model, tokenizer)
