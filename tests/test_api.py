@@ -1,6 +1,7 @@
 """The functions that notebooks import give what runs give."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from lark.scoring.methods import METHODS
 from lark.scoring.sources import ENTROPIES, SUMMARY
 from lark.training.loss import weighted_loss
 from lark.training.trl import WeightedSFTTrainer
-from tests.conftest import composed, work_here
+from tests.conftest import ROOT, composed, work_here
 
 RUN = ("pool.questions=4", "stages=[select]", "tracking=none", "hardware.warm=false")
 
@@ -152,6 +153,17 @@ def test_a_column_of_ones_own_is_selected_by_its_name(table: pd.DataFrame) -> No
     ):
         with pytest.raises(LarkError, match=problem):
             api.select(table, *arguments)  # type: ignore[arg-type]
+
+
+def test_the_pages_ten_lines_run(
+    rows: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+    assert len([line for line in lines.splitlines() if line]) <= 10
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_pool.jsonl").write_text("\n".join(map(json.dumps, rows[:33])))
+    exec(lines.replace('"my/student"', repr(str(DEMO))).replace("8192", "512"), {})
+    assert len((tmp_path / "train.jsonl").read_text().splitlines()) == 3
 
 
 def test_chi2_weights_are_the_papers() -> None:
