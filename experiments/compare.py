@@ -22,7 +22,6 @@ from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, costs, schedule, whole_pool
 from experiments.harness.game import Game, Run, decide_schedule, replay, score_of, stored_schedule
 from experiments.harness.halving import Heat
-from experiments.harness.paired import Comparison
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, Trial
 from lark.errors import LarkError
@@ -30,6 +29,7 @@ from lark.output.tables import MISSING, Cell
 from lark.planner.report import duration, size
 from lark.planner.throughput import throughput
 from lark.printing import counted, text_table
+from lark.selection.paired import Comparison
 from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.harness import accuracy, results
-from experiments.harness.paired import Comparison, Floats, compare
 from experiments.harness.report import Report, Table, number
 from experiments.harness.sweep import Sweep
 from lark.output.style import BLUE, GREY, METHOD_COLOURS, panels, plain_label, styled
 from lark.output.tables import MISSING, Cell
+from lark.selection.paired import Comparison, Floats, compare
 
 TITLE = "Training seeds: spread within and between methods"
 

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 
 @dataclass(frozen=True)
-class Size:
+class StudentSize:
     """One measurement: a model's shape, the length of its input, and the number of rounds."""
 
     shape: str
@@ -19,7 +19,7 @@ class Size:
     end_to_end: bool = False
 
 
-def random_student(size: Size) -> PreTrainedModel:
+def random_student(size: StudentSize) -> PreTrainedModel:
     """A model of the named shape with random weights."""
     torch.manual_seed(0)
     common: dict[str, Any] = {

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from experiments.bench._mixed_pool import LONGEST
 from lark import config as conf
 from lark.config import Student
-from lark.config.cli import CONF
+from lark.config.argument_checks import CONF
 from lark.models.chat import Encoded
 from lark.models.load import load_chat
 from lark.selection.write import TRAINING_SET
@@ -26,7 +26,7 @@ Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Place:
+class StepPlace:
     """Where steps run."""
 
     folder: str
@@ -35,7 +35,7 @@ class Place:
     scratch: Path
 
 
-def our_step(place: Place, trajectories: Sequence[Encoded], dtype: str) -> Work:
+def our_step(place: StepPlace, trajectories: Sequence[Encoded], dtype: str) -> Work:
     """A training step as `run.py` takes it."""
     chat = load_chat(place.folder, Student("smollm2", place.folder))
     rows = []
@@ -59,7 +59,7 @@ def our_step(place: Place, trajectories: Sequence[Encoded], dtype: str) -> Work:
     return partial(take_step, trainer, ready(trainer), trainer.batches[0])
 
 
-def trl_step(place: Place, trajectories: Sequence[Encoded], dtype: str) -> Work:
+def trl_step(place: StepPlace, trajectories: Sequence[Encoded], dtype: str) -> Work:
     """A step of TRL's SFTTrainer: the same tokens in a padded batch, the loss on the same responses."""
     from datasets import Dataset  # noqa: PLC0415  # only for this comparison, and slow to import
     from transformers import AutoModelForCausalLM  # noqa: PLC0415

@@ -33,7 +33,7 @@ import torch
 
 from experiments.bench._measuring import in_turns, measure, ratios, timed, with_threads
 from experiments.bench._output import command_line, table, verdict, write_csv
-from experiments.bench._random_student import Size, random_student
+from experiments.bench._random_student import StudentSize, random_student
 from lark import config as conf
 from lark.config import Sketch
 from lark.models.chat import Encoded
@@ -101,7 +101,7 @@ QUICK = [Batch(4, 256, 3, layers=6)]
 
 def variants(batch: Batch) -> dict[str, Callable[[], object]]:
     """What is measured: calls by name."""
-    size = Size("SmolLM2-135M", 49_152, batch.tokens, batch.rounds, batch.layers)
+    size = StudentSize("SmolLM2-135M", 49_152, batch.tokens, batch.rounds, batch.layers)
     plain = LoadedStudent.of(random_student(size))
     student = student_of_a_run(size)
     generator = torch.Generator().manual_seed(0)
@@ -125,7 +125,7 @@ def variants(batch: Batch) -> dict[str, Callable[[], object]]:
     }
 
 
-def student_of_a_run(size: Size, gradients: bool = False) -> LoadedStudent:
+def student_of_a_run(size: StudentSize, gradients: bool = False) -> LoadedStudent:
     """The student as `LoadedStudent.load` prepares it."""
     model = random_student(size)
     pack_linears(model.base_model, gradients)

@@ -42,7 +42,7 @@ from scipy.stats import spearmanr
 from experiments.bench._measuring import in_turns, ratios, timed, with_threads
 from experiments.bench._mixed_pool import LONGEST, Pool, all_of, length, pool_at
 from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
-from experiments.bench._training_steps import BATCH, Place, our_step, trl_step
+from experiments.bench._training_steps import BATCH, StepPlace, our_step, trl_step
 from experiments.bench.mixed_lengths import POOL, opened_engine, packed, student_folder, with_vllm
 from lark.config import EngineSettings, Student
 from lark.generation.engine import Request, Sampling, answers
@@ -199,7 +199,7 @@ def training(bench: Bench) -> list[PrecisionResult]:
     """One optimisation step, beside TRL's."""
     trajectories = all_of(bench.pool)[:: len(bench.pool)][:BATCH]
     with tempfile.TemporaryDirectory() as scratch:
-        place = Place(bench.folder, bench.threads, Path(scratch))
+        place = StepPlace(bench.folder, bench.threads, Path(scratch))
         ours = partial(our_step, place, trajectories)
         with plain_products():
             plain = partial(in_plain, ours(FLOAT))

@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from experiments.bench._measuring import free_mib, in_turns, measure, ratios, with_threads
 from experiments.bench._output import FOLDER, command_line, table, verdict, write_csv
-from experiments.bench._random_student import Size, random_student
+from experiments.bench._random_student import StudentSize, random_student
 from lark.models.head import Head, last_hidden_state
 from lark.printing import log_to
 from lark.scoring.statistics import detailed_statistics, token_statistics
@@ -87,14 +87,14 @@ COLUMNS = {
     "MiB": "{r.peak_mib:,.0f}",
 }
 FULL = [
-    Size("SmolLM2-135M", 49_152, 2048, rounds=5, end_to_end=True),
-    Size("SmolLM2-135M", 49_152, 8192, rounds=2),
-    Size("Qwen2.5-0.5B", 151_936, 2048, rounds=3),
-    Size("Qwen2.5-0.5B", 151_936, 8192, rounds=1),
+    StudentSize("SmolLM2-135M", 49_152, 2048, rounds=5, end_to_end=True),
+    StudentSize("SmolLM2-135M", 49_152, 8192, rounds=2),
+    StudentSize("Qwen2.5-0.5B", 151_936, 2048, rounds=3),
+    StudentSize("Qwen2.5-0.5B", 151_936, 8192, rounds=1),
 ]
 QUICK = [
-    Size("SmolLM2-135M", 49_152, 1024, rounds=3, layers=6, end_to_end=True),
-    Size("SmolLM2-135M", 49_152, 2048, rounds=3, layers=6),
+    StudentSize("SmolLM2-135M", 49_152, 1024, rounds=3, layers=6, end_to_end=True),
+    StudentSize("SmolLM2-135M", 49_152, 2048, rounds=3, layers=6),
 ]
 
 
@@ -136,13 +136,13 @@ LOGIT_COPIES = {BARE: 1, "NLL": 2, "NLL + top-50 residual": 2, "NLL + top-100 ra
 """Tensors of all logits that a variant holds at once. It is skipped if they do not fit into free memory."""
 
 
-def fits(variant: str, size: Size) -> bool:
+def fits(variant: str, size: StudentSize) -> bool:
     """True if a variant's logits, with a tenth to spare, fit into free memory."""
     logits = 4 * size.vocabulary * size.tokens
     return LOGIT_COPIES.get(variant, 0) * logits * 1.1 < free_mib() * 2**20
 
 
-def measure_size(size: Size) -> list[ScoringResult]:
+def measure_size(size: StudentSize) -> list[ScoringResult]:
     """Measure all variants that fit into memory at one size, and at the smallest size two of them end to
     end.
     """
@@ -178,7 +178,9 @@ def measure_size(size: Size) -> list[ScoringResult]:
     return [result(size, name, seconds, peaks[name]) for name in (BACKBONE, *heads, *whole)]
 
 
-def result(size: Size, name: str, seconds: Mapping[str, Sequence[float]], peak: float) -> ScoringResult:
+def result(
+    size: StudentSize, name: str, seconds: Mapping[str, Sequence[float]], peak: float
+) -> ScoringResult:
     """One row of the table. Its ratios are NaN if the bare logits, the reference, did not fit into memory."""
     reference = seconds[BARE_WHOLE if name == OURS_WHOLE else BARE] or [float("nan")] * size.rounds
     measured = median(seconds[name]), *ratios(seconds[name], reference)

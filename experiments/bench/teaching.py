@@ -28,8 +28,8 @@ from lark.printing import log_to
 from lark.store.store import Artifact
 from lark.teaching import answer_journals, question_files
 from lark.teaching.answer_journals import answered
-from lark.teaching.question_files import Question
-from lark.teaching.rollouts import ROLLOUTS
+from lark.teaching.artifacts import ROLLOUTS
+from lark.teaching.question_files import AskedQuestion
 from lark.work.entry import run_main
 from lark.work.process import ROOT
 
@@ -54,7 +54,7 @@ def records(path: Path, samples: int, characters: int) -> Iterator[dict[str, Any
         yield answered(row.key, 0, Ask((), 1, samples), replies, Price())
 
 
-def _reply(question: Question, words: list[str]) -> Reply:
+def _reply(question: AskedQuestion, words: list[str]) -> Reply:
     text = f"{' '.join(words)} \\boxed{{{question.answer}}}"
     return Reply(text, "Add the two numbers.", "stop", len(words), 60, "synthetic")
 

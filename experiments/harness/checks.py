@@ -10,8 +10,8 @@ from lark.errors import LarkError, first_line
 
 if TYPE_CHECKING:
     from experiments.harness.contest import Entrant
-    from experiments.harness.paired import Floats
     from experiments.harness.sweep import Sweep, Trial
+    from lark.selection.paired import Floats
 
 
 def is_not_of_hydra(error: Exception) -> None:

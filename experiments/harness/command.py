@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import checks
-from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.reading.rows import jsonl_rows
+from lark.selection.paired import Floats
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Kind, write_text
 from lark.store.writing import remove

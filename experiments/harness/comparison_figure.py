@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from experiments.harness import verdict
 from experiments.harness.comparison_tables import base_accuracy, ranked
 from experiments.harness.game import Game
-from experiments.harness.paired import Comparison
 from lark.output.style import (
     BLACK,
     BLUE,
@@ -21,6 +20,7 @@ from lark.output.style import (
     plain_label,
     styled,
 )
+from lark.selection.paired import Comparison
 
 
 @styled

@@ -7,9 +7,9 @@ import pandas as pd
 
 from experiments.harness import results, verdict
 from experiments.harness.game import Game
-from experiments.harness.paired import Comparison, Floats
 from experiments.harness.report import Table
 from lark.output.tables import MISSING, Cell
+from lark.selection.paired import Comparison, Floats
 
 HELD_OUT_LOSS = "held-out loss"
 

@@ -18,9 +18,9 @@ from experiments.harness.contest import Contest, Entrant, contest_of
 from experiments.harness.fitting import Schedule, schedule
 from experiments.harness.halving import Heat, Results, tournament
 from experiments.harness.lanes import lanes
-from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.reading.untrusted import read_object
+from lark.selection.paired import Floats
 from lark.store.integrity import verify
 from lark.store.store import Artifact, Kind, write_text
 from lark.training.checkpoints import CHECKPOINT

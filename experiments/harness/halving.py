@@ -16,7 +16,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.harness.paired import RESAMPLES, Comparison, Floats, compare
+from lark.selection.paired import RESAMPLES, Comparison, Floats, compare
 
 ERROR = 0.05
 """Share of tournaments in which any difference may be called significant by chance."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.harness.paired import Floats
 from experiments.harness.sweep import Sweep, Trial
 from lark.evaluation.grade import GRADES_FILE, METRICS
 from lark.reading.rows import jsonl_rows
+from lark.selection.paired import Floats
 from lark.store.integrity import verify
 from lark.training.checkpoints import CHECKPOINT, HELD_OUT_LOSSES
 from lark.training.training_set import shown

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from experiments.harness import results
 from experiments.harness.game import Game
 from experiments.harness.halving import Heat
-from experiments.harness.paired import Comparison, Floats, compare
 from lark.planner.report import duration
 from lark.printing import counted
+from lark.selection.paired import Comparison, Floats, compare
 
 WORDS = {
     "accuracy": "Acc@{k}",

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from lark.config.cli import options_of
+from lark.config.argument_checks import options_of
 from lark.config.schema import Config
 from lark.config.teacher import Teacher
 from lark.errors import LarkError

@@ -10,6 +10,8 @@ from lark.config.pool import Source
 from lark.names import is_demo
 
 VERIFICATIONS = ("answer", "vote", "judge", "command", "none")
+ALL = "all"
+"""The last of `teach.heats`: all questions."""
 
 
 @dataclass
@@ -101,6 +103,15 @@ class Teach:
     questions itself.
     """
     command: Command = field(default_factory=Command)
+    heats: list[str] = field(default_factory=list)
+    """Ask in heats, e.g. [50, 200, all]: all teachers answer 50 questions, and those whose rollouts are
+    significantly behind under the method stop; the others answer 200, and so on. Empty: all teachers are
+    asked all questions.
+    """
+    enough: int | None = None
+    """Do not ask a teacher a question that has this many different rollouts of earlier teachers that are not
+    cut off or known to be wrong. With heats, only in the last one. None: every teacher is asked.
+    """
     limit_tokens: int | None = None
     """The run ends after about this many generated tokens, with what is done. None: no limit."""
     limit_money: float | None = None
@@ -112,6 +123,10 @@ class Teach:
         seed("teach.seed", self.seed)
         section.one_of("verify", VERIFICATIONS)
         section.one_of("grader", ("paper", "verify"))
+        section.require(
+            "heats", _are_heats(self.heats), "must be numbers of questions that rise, and then all"
+        )
+        section.require("enough", self.enough is None or self.enough >= 1, "must be at least 1, or null")
         for name in ("limit_tokens", "limit_money"):
             value = getattr(self, name)
             section.require(name, value is None or value > 0, "must be more than 0, or null")
@@ -123,3 +138,24 @@ class Teach:
     @property
     def is_limited(self) -> bool:
         return self.limit_tokens is not None or self.limit_money is not None
+
+    @property
+    def decisions(self) -> int:
+        """How often teachers may be stopped: after each heat but the last."""
+        return max(0, len(self.heats) - 1)
+
+    def first_questions(self, heat: int) -> int | None:
+        """The number of questions that a heat (from 1) ends with. None: all."""
+        size = self.heats[heat - 1]
+        return None if size == ALL else int(size)
+
+
+def _are_heats(heats: list[str]) -> bool:
+    """Whether these are sizes of heats: numbers that rise, and then all questions."""
+    if not heats:
+        return True
+    *sizes, last = heats
+    if last != ALL or not sizes or not all(re.fullmatch(r"[1-9]\d{0,8}", size) for size in sizes):
+        return False
+    numbers = [int(size) for size in sizes]
+    return numbers == sorted(set(numbers))

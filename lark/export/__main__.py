@@ -36,7 +36,7 @@ from lark.export.repetition import repetitions
 from lark.export.results import FORMATS
 from lark.export.targets import TARGETS, Target, thinking_as_text
 from lark.models.dialogue import without_scale
-from lark.output.evaluations import Evaluation
+from lark.output.evaluations import FinishedEvaluation
 from lark.printing import log_to
 from lark.selection.write import TRAINING_SET
 from lark.store.disk import disk_errors
@@ -102,9 +102,9 @@ def reader(
     check_factors(target.label, factors, target.tokens != "counted")
     if target.tokens is None:
         return partial(read_examples, source)
-    from lark.export.tokenised import Tokens  # noqa: PLC0415  # --help must not load PyTorch
+    from lark.export.tokenised import WeightedTokens  # noqa: PLC0415  # --help must not load PyTorch
 
-    tokens = Tokens.of(options)
+    tokens = WeightedTokens.of(options)
     return lambda: tokens.added(_read(source, options.weights))
 
 
@@ -120,7 +120,7 @@ def _without_scales(example: ExportExample) -> ExportExample:
 
 def export_results(options: argparse.Namespace) -> None:
     """Write the results of an evaluation, and report it."""
-    evaluation = Evaluation.read(user_path("artifact", options.artifact))
+    evaluation = FinishedEvaluation.read(user_path("artifact", options.artifact))
     model = options.model or evaluation.model
     to = user_path("--to", options.to)
     with disk_errors(to.parent):

@@ -11,7 +11,7 @@ from typing import Any
 from lark.config import GRADERS
 from lark.evaluation.resampled import Resampled
 from lark.export.checks import check_file, check_new_folder
-from lark.output.evaluations import Answer, Evaluation
+from lark.output.evaluations import FinishedEvaluation, GradedAnswer
 from lark.store.store import write_text
 
 Values = dict[str, Any]
@@ -22,7 +22,7 @@ SCHEMA = "0.3.0"
 CONFIDENCE = 0.95
 
 
-def inspect_log(evaluation: Evaluation, model: str) -> Values:
+def inspect_log(evaluation: FinishedEvaluation, model: str) -> Values:
     """A log of Inspect (its EvalLog, version 2). An epoch is one sample of every problem."""
     manifest = evaluation.generations.manifest
     decoding = evaluation.decoding
@@ -86,7 +86,7 @@ def _inspect_score(grader: str, reading: Resampled, samples: int) -> Values:
     }
 
 
-def _inspect_sample(answer: Answer, model: str) -> Values:
+def _inspect_sample(answer: GradedAnswer, model: str) -> Values:
     sample = answer.sample
     message = {"role": "assistant", "content": sample["text"], "source": "generate", "model": model}
     scores = {}
@@ -115,7 +115,7 @@ def _stop_reason(sample: Mapping[str, Any]) -> str:
     return STOP_REASONS.get(str(sample.get("finish_reason")), "unknown")
 
 
-def every_eval(evaluation: Evaluation, model: str, grader: str) -> tuple[Values, list[Values]]:
+def every_eval(evaluation: FinishedEvaluation, model: str, grader: str) -> tuple[Values, list[Values]]:
     """The aggregate record and the instances of Every Eval Ever, for one grader. The first metric, pass@1, is
     that of the instances.
     """
@@ -195,7 +195,7 @@ def _metric_config(metric: str, k: int) -> Values:
     }
 
 
-def _source_data(evaluation: Evaluation) -> Values:
+def _source_data(evaluation: FinishedEvaluation) -> Values:
     dataset = evaluation.dataset
     if not dataset:
         return {"dataset_name": evaluation.task, "source_type": "other"}
@@ -214,7 +214,7 @@ def _generation_args(decoding: Mapping[str, Any]) -> Values:
     return {named[key]: value for key, value in decoding.items() if key in named}
 
 
-def _instance(answer: Answer, grader: str, model: str) -> Values:
+def _instance(answer: GradedAnswer, grader: str, model: str) -> Values:
     sample = answer.sample
     gold = answer.grade["gold"]
     read = answer.read_by(grader)
@@ -250,7 +250,7 @@ def _instance(answer: Answer, grader: str, model: str) -> Values:
     }
 
 
-def write_inspect(evaluation: Evaluation, model: str, grader: str, to: Path) -> str:
+def write_inspect(evaluation: FinishedEvaluation, model: str, grader: str, to: Path) -> str:
     """One file, which `inspect view` and `read_eval_log` open. It has the scores of both graders."""
     check_file(to)
     log = inspect_log(evaluation, model)
@@ -258,7 +258,7 @@ def write_inspect(evaluation: Evaluation, model: str, grader: str, to: Path) -> 
     return f"{to}: {len(log['samples'])} samples with the scores of both graders, for Inspect (inspect view)."
 
 
-def write_every_eval(evaluation: Evaluation, model: str, grader: str, to: Path) -> str:
+def write_every_eval(evaluation: FinishedEvaluation, model: str, grader: str, to: Path) -> str:
     """The two files of a record, at their places in the datastore."""
     check_new_folder(to)
     aggregate, instances = every_eval(evaluation, model, grader)

@@ -20,7 +20,7 @@ TEXTS_AT_ONCE = 512
 """Trajectories whose tokens are in memory."""
 
 
-class Tokens:
+class WeightedTokens:
     """A student's chat format, and how its tokens are weighted."""
 
     def __init__(self, chat: ChatFormat, max_length: int, factors: Factors) -> None:
@@ -29,7 +29,7 @@ class Tokens:
         self.factors = factors
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> "Tokens":
+    def of(cls, options: argparse.Namespace) -> "WeightedTokens":
         """By the command line: --student, --thinking-weight and --answer-weight."""
         settings = student(*options.student)
         factors = Factors(options.thinking_weight, options.answer_weight)

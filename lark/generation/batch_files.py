@@ -15,7 +15,7 @@ from lark import config
 from lark.errors import LarkError
 from lark.generation import checks, refusals
 from lark.generation.chat_requests import InvalidAnswerError, body, replies
-from lark.generation.client import Answer
+from lark.generation.client import HttpAnswer
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply
 from lark.generation.refusals import Again
 from lark.reading.fields import Fields
@@ -119,7 +119,7 @@ def _outcome(
     reported = answer if isinstance(answer, dict) else error
     values = reported if isinstance(reported, dict) else {"message": reported or "no answer"}
     code = status if isinstance(status, int) and status >= 400 else 500
-    refused = refusals.outcome(Answer(code, json.dumps(values).encode()), {}, name, teacher)
+    refused = refusals.outcome(HttpAnswer(code, json.dumps(values).encode()), {}, name, teacher)
     if isinstance(refused, Failure | Again):
         return refused
     return Failure(refusals.REFUSED, checks.shown(str(values)))

@@ -21,7 +21,7 @@ OWN_HOST = "api.openai.com"
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What a server answered, before anyone has read it."""
 
     status: int
@@ -65,18 +65,18 @@ class Client:
                 api_key=key or "none", base_url=teacher.endpoint, max_retries=0, http_client=transport
             )
 
-    async def ask(self, request: Mapping[str, Any], largest: int) -> Answer:
+    async def ask(self, request: Mapping[str, Any], largest: int) -> HttpAnswer:
         """Send a chat request. At most `largest` bytes of its answer are read."""
         rest = dict(request)
         create = self.client.chat.completions.with_streaming_response.create
         response = create(model=rest.pop("model"), messages=rest.pop("messages"), extra_body=rest)
         return await self._answer(response, largest)
 
-    async def models(self, largest: int) -> Answer:
+    async def models(self, largest: int) -> HttpAnswer:
         """Ask which models the server has."""
         return await self._answer(self.client.models.with_streaming_response.list(), largest)
 
-    async def _answer(self, opened: Any, largest: int) -> Answer:
+    async def _answer(self, opened: Any, largest: int) -> HttpAnswer:
         data = bytearray()
         try:
             async with opened as response:
@@ -84,10 +84,10 @@ class Client:
                     data += piece
                     if len(data) > largest:
                         raise TooMuchError
-                return Answer(response.status_code, bytes(data))
+                return HttpAnswer(response.status_code, bytes(data))
         except self.openai.APIStatusError as error:
             response = error.response
-            return Answer(response.status_code, response.content, response.headers.get("retry-after"))
+            return HttpAnswer(response.status_code, response.content, response.headers.get("retry-after"))
         except self.openai.APITimeoutError as error:
             raise NoAnswerError("timeout", "no answer in time") from error
         except self.openai.APIConnectionError as error:

@@ -79,7 +79,7 @@ class Failure:
     """A sentence for the person, without credentials."""
 
 
-class Teacher(Protocol):
+class RunningTeacher(Protocol):
     """A running teacher."""
 
     def ask(self, asks: Sequence[Ask], sampling: AskSampling) -> Iterator[tuple[int, list[Reply] | Failure]]:
@@ -96,7 +96,7 @@ class Teacher(Protocol):
 
 def start(
     name: str, teacher: config.Teacher, engine: config.EngineSettings, device: str, weights: str | None = None
-) -> Teacher:
+) -> RunningTeacher:
     """Start a teacher, or connect to its endpoint. `name`: its name in the settings.
 
     The others are for a model that is run here: `engine` has its memory, batch, …; `weights` is where the
@@ -112,7 +112,7 @@ def start(
 
 
 @contextlib.contextmanager
-def asking(teacher: Teacher) -> Iterator[Teacher]:
+def asking(teacher: RunningTeacher) -> Iterator[RunningTeacher]:
     """Close the teacher when the `with` block ends, also after an error."""
     try:
         yield teacher

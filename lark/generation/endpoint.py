@@ -19,7 +19,7 @@ from lark import config
 from lark.errors import LarkError
 from lark.generation import checks, refusals
 from lark.generation.chat_requests import LARGEST, InvalidAnswerError, body, replies, too_large
-from lark.generation.client import Answer, Client, NoAnswerError, TooMuchError
+from lark.generation.client import Client, HttpAnswer, NoAnswerError, TooMuchError
 from lark.generation.conversation import Ask, AskSampling, Failure, Reply
 from lark.generation.refusals import Again, Changed
 from lark.reading.untrusted import parse_object
@@ -38,7 +38,7 @@ Outcome = list[Reply] | Failure
 
 
 class EndpointTeacher:
-    """Asks one model of one server. See `Teacher` in conversation.py."""
+    """Asks one model of one server. See `RunningTeacher` in conversation.py."""
 
     def __init__(self, name: str, teacher: config.Teacher) -> None:
         self.name = name
@@ -193,7 +193,7 @@ class EndpointTeacher:
             return self._read(answer, request)
         return self._refused(answer, request)
 
-    def _read(self, answer: Answer, request: dict[str, Any]) -> Outcome | Again | Changed:
+    def _read(self, answer: HttpAnswer, request: dict[str, Any]) -> Outcome | Again | Changed:
         try:
             response = parse_object(answer.data, "the answer")
         except LarkError as error:
@@ -202,13 +202,13 @@ class EndpointTeacher:
         if isinstance(refusal, dict) and not response.get("choices"):  # some routers report errors so
             code = refusal.get("code")
             status = code if isinstance(code, int) and code >= 400 else 502
-            return self._refused(Answer(status, answer.data), request)
+            return self._refused(HttpAnswer(status, answer.data), request)
         try:
             return replies(response, self.name, self.teacher)
         except InvalidAnswerError as problem:
             return Again("invalid_answer", f"the answer is not a chat completion: {problem}")
 
-    def _refused(self, answer: Answer, request: dict[str, Any]) -> Outcome | Again | Changed:
+    def _refused(self, answer: HttpAnswer, request: dict[str, Any]) -> Outcome | Again | Changed:
         outcome = refusals.outcome(answer, request, self.name, self.teacher)
         if isinstance(outcome, Changed):
             self._leave_out(outcome.parameter)

@@ -14,7 +14,7 @@ from lark.models.students import location
 
 
 class LocalTeacher:
-    """Asks a model on this machine. See `Teacher` in conversation.py."""
+    """Asks a model on this machine. See `RunningTeacher` in conversation.py."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 
 from lark import config
 from lark.generation import checks
-from lark.generation.client import Answer
+from lark.generation.client import HttpAnswer
 from lark.generation.conversation import Failure
 from lark.reading.untrusted import parsed
 
@@ -74,7 +74,7 @@ class Changed:
 
 
 def outcome(
-    answer: Answer, request: Mapping[str, Any], name: str, teacher: config.Teacher
+    answer: HttpAnswer, request: Mapping[str, Any], name: str, teacher: config.Teacher
 ) -> Failure | Again | Changed:
     """What to do about an answer whose status is not 200. `name`: the teacher's."""
     text = detail(answer)
@@ -130,14 +130,14 @@ def without(request: Mapping[str, Any], parameters: Collection[str]) -> dict[str
     return changed
 
 
-def detail(answer: Answer) -> str:
+def detail(answer: HttpAnswer) -> str:
     """The server's message, for the person."""
     message = _error(answer).get("message")
     text = message if isinstance(message, str) else answer.data[:4000].decode("utf-8", "replace")
     return checks.shown(text) or f"status {answer.status} without a message"
 
 
-def _error(answer: Answer) -> Mapping[str, Any]:
+def _error(answer: HttpAnswer) -> Mapping[str, Any]:
     """The error in an answer, in the form that OpenAI and most servers give it."""
     values = parsed(answer.data)
     if not isinstance(values, dict):
@@ -161,7 +161,7 @@ def seconds(retry_after: str | None) -> float | None:
     return max(0.0, date.timestamp() - time.time())
 
 
-def context_of(answer: Answer, model: str | None) -> int | None:
+def context_of(answer: HttpAnswer, model: str | None) -> int | None:
     """The most tokens of a model, from a list of models that reports it (vLLM, SGLang)."""
     values = parsed(answer.data)
     models = values.get("data") if isinstance(values, dict) else None

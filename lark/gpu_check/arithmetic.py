@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lark.gpu_check import expectations
-from lark.gpu_check.check import Place, within
+from lark.gpu_check.check import CheckPlace, within
 from lark.models.head import Head
 from lark.models.varlen import Segments, packed_attention, why_not_kernel
 from lark.scoring.statistics import detailed_statistics, token_statistics
@@ -21,7 +21,7 @@ VOCABULARY = 152_064
 """Of Qwen2.5-7B."""
 
 
-def gpus(place: Place) -> str:
+def gpus(place: CheckPlace) -> str:
     """A matrix product on every GPU, compared with the CPU's."""
     use_device("cuda:0")
     count = torch.cuda.device_count()
@@ -36,7 +36,7 @@ def gpus(place: Place) -> str:
     return within("product", max(errors), 1e-2)  # TF32 has 10 bits
 
 
-def kernel(place: Place) -> str:
+def kernel(place: CheckPlace) -> str:
     """The Triton kernel for the statistics of tokens. On the CPU in Triton's interpreter."""
     device, dtype = _start(place)
     tokens, words, width = (512, VOCABULARY, 512) if place.cuda else (16, 3_000, 32)
@@ -68,7 +68,7 @@ def kernel(place: Place) -> str:
     return ", ".join(measured)
 
 
-def loss(place: Place) -> str:
+def loss(place: CheckPlace) -> str:
     """`weighted_loss` and its gradients. On a GPU with products of bf16 that have an fp32 output."""
     device, _ = _start(place)
     tokens, words, width, chunk = (1024, VOCABULARY, 512, 512) if place.cuda else (96, 700, 32, 32)
@@ -101,7 +101,7 @@ def loss(place: Place) -> str:
     return ", ".join(measured)
 
 
-def attention(place: Place) -> str:
+def attention(place: CheckPlace) -> str:
     """Attention within each trajectory of a pack. On a GPU with the variable-length kernel."""
     device, _ = _start(place)
     sizes = [700, 1, 1300, 47] if place.cuda else [30, 1, 47, 5]
@@ -150,7 +150,7 @@ class _Layer(nn.Module):
     is_causal = True
 
 
-def _start(place: Place) -> tuple[torch.device, torch.dtype]:
+def _start(place: CheckPlace) -> tuple[torch.device, torch.dtype]:
     """The device, and the precision of weights there."""
     device = "cuda:0" if place.cuda else "cpu"
     dtype = torch.bfloat16 if place.cuda else torch.float32

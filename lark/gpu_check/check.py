@@ -18,7 +18,7 @@ STUDENTS = "students"
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckPlace:
     """Where a check runs."""
 
     device: str
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """The result of a check that passed."""
 
     text: str
@@ -58,8 +58,8 @@ class Check:
     claim: str
     """What is expected of it."""
     run: str
-    """"package.module:function", which takes a `Place` and returns its measurements (text, or
-    `Measured`), or raises."""
+    """"package.module:function", which takes a `CheckPlace` and returns its measurements (text, or
+    `Measurements`), or raises."""
     gpus: int = 1
     """GPUs that it needs."""
     most: int = 1
@@ -71,12 +71,12 @@ class Check:
     cpu_environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables on the CPU."""
 
-    def place(self, gpus: int, folder: Path) -> Place | None:
+    def place(self, gpus: int, folder: Path) -> CheckPlace | None:
         """Where it runs on a machine with this many GPUs; None if it cannot run there."""
         if gpus >= self.gpus:
-            return Place("cuda", min(gpus, self.most), folder)
+            return CheckPlace("cuda", min(gpus, self.most), folder)
         if self.cpu and not gpus:
-            return Place("cpu", self.cpu, folder)
+            return CheckPlace("cpu", self.cpu, folder)
         return None
 
     @property
@@ -84,7 +84,7 @@ class Check:
         """The reason why a machine without it skips the check."""
         return "needs a GPU" if self.gpus == 1 else f"needs {self.gpus} GPUs"
 
-    def environment(self, place: Place) -> dict[str, str]:
+    def environment(self, place: CheckPlace) -> dict[str, str]:
         """Environment variables of its process: those of a run's workers."""
         settings = {} if place.cuda else dict(self.cpu_environment)
         return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lark.errors import LarkError, first_line
-from lark.gpu_check.check import Measured, Place
+from lark.gpu_check.check import CheckPlace, Measurements
 from lark.printing import log_to
 from lark.work.launch import die_with_parent
 from lark.work.operation import imported
@@ -23,10 +23,12 @@ def main(target: str, device: str, processes: str, folder: str) -> int:
     """Call the check's function and write its result. The exit code is 0 if it passed."""
     die_with_parent()
     log_to()
-    place = Place(device, int(processes), Path(folder))
+    place = CheckPlace(device, int(processes), Path(folder))
     try:
         measured = imported(target)(place)
-        result: dict[str, Any] = asdict(measured if isinstance(measured, Measured) else Measured(measured))
+        result: dict[str, Any] = asdict(
+            measured if isinstance(measured, Measurements) else Measurements(measured)
+        )
     except Exception as error:  # the failures of kernels and compilers have no common type
         traceback.print_exc()
         reason = first_line(error)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from lark.errors import LarkError
 from lark.gpu_check.arithmetic import relative
-from lark.gpu_check.check import Place, within
+from lark.gpu_check.check import CheckPlace, within
 from lark.gpu_check.expectations import expect_liger
 from lark.gpu_check.settings import composed
 from lark.models.chat import Encoded
@@ -40,7 +40,7 @@ GRADIENTS_FILE = "gradients.safetensors"
 ERROR_FILE = "error.txt"
 
 
-def zero2(place: Place) -> str:
+def zero2(place: CheckPlace) -> str:
     """On a GPU in bf16 with Liger's kernels; on the CPU in float32 without."""
     gradients = _measure(place)
     exact = _direct(_model(place.device))
@@ -50,7 +50,7 @@ def zero2(place: Place) -> str:
     return f"{within('gradient', error, limit)}, {kernels}"
 
 
-def _measure(place: Place) -> dict[str, Tensor]:
+def _measure(place: CheckPlace) -> dict[str, Tensor]:
     """The gradients, from processes that torchrun starts."""
     torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={place.processes}", "--standalone"]
     arguments = ["-m", "lark.gpu_check.gradients", place.device, str(place.folder)]

@@ -7,7 +7,7 @@ import numpy as np
 
 from lark.config import Config
 from lark.gpu_check import expectations
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import CheckPlace
 from lark.models.shapes import shape_of
 from lark.planner.checks import unknown_size
 from lark.planner.estimates import Estimate, Planner
@@ -26,7 +26,9 @@ def planner_for(config: Config, lengths: Sequence[int]) -> Planner:
     return Planner(config, shape, throughput(config), pool)
 
 
-def memory_compared(place: Place, peak_gib: float, estimate: Estimate | None) -> tuple[str, dict[str, float]]:
+def memory_compared(
+    place: CheckPlace, peak_gib: float, estimate: Estimate | None
+) -> tuple[str, dict[str, float]]:
     """The peak of a process's tensors beside the planner's estimate. Refuses one that is much larger."""
     assert estimate is not None
     planned = estimate.memory_gib - RESERVED_GIB[place.device]

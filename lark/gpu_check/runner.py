@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from lark.gpu_check.check import Check, Measured, Place
+from lark.gpu_check.check import Check, CheckPlace, Measurements
 from lark.gpu_check.child import RESULT
 from lark.printing import text_table
 from lark.work.launch import ROOT, die_with_parent
@@ -34,7 +34,7 @@ class CheckResult:
     """The measurements, the error, or the reason why it was skipped."""
     seconds: float = 0.0
     where: str = "–"
-    measured: Measured = field(default_factory=lambda: Measured(""))
+    measured: Measurements = field(default_factory=lambda: Measurements(""))
 
 
 def run_checks(
@@ -65,7 +65,7 @@ def run_checks(
     return results
 
 
-def _run(check: Check, place: Place, output: IO[str], limit: int) -> CheckResult:
+def _run(check: Check, place: CheckPlace, output: IO[str], limit: int) -> CheckResult:
     arguments = [check.run, place.device, str(place.processes), str(place.folder)]
     start = time.monotonic()
     process = subprocess.Popen(
@@ -101,20 +101,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read(code: int, path: Path) -> tuple[str, Measured]:
+def _read(code: int, path: Path) -> tuple[str, Measurements]:
     """The error and the measurements of a process that has ended; one of them is empty."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         result = {}
     if "error" in result:
-        return result["error"], Measured("")
+        return result["error"], Measurements("")
     if code == 0 and result:
-        return "", Measured(**result)
+        return "", Measurements(**result)
     ending = f"exit code {code}"
     if -code in set(signal.Signals):
         ending = signal.Signals(-code).name
-    return f"the process crashed ({ending})", Measured("")
+    return f"the process crashed ({ending})", Measurements("")
 
 
 def table(results: Sequence[CheckResult]) -> str:

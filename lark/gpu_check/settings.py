@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 
 from lark import config as schema
 from lark.config import Config
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import CheckPlace
 from lark.work.launch import ROOT
 
 
@@ -17,19 +17,19 @@ def composed(settings: list[str]) -> Config:
         return schema.load(compose("config", overrides=settings))
 
 
-def dtype(place: Place) -> str:
+def dtype(place: CheckPlace) -> str:
     """The precision of a student that runs use on this device."""
     return "bfloat16" if place.cuda else "float32"
 
 
-def machine(place: Place, processes: int) -> list[str]:
+def machine(place: CheckPlace, processes: int) -> list[str]:
     return [
         "hardware=auto", f"hardware.device={place.device}", f"hardware.processes={processes}",
         "tracking=none",
     ]  # fmt: skip
 
 
-def training(place: Place) -> list[str]:
+def training(place: CheckPlace) -> list[str]:
     """Mixed precision and Liger's kernels where runs use them."""
     bf16 = str(place.cuda).lower()
     return [f"training.bf16={bf16}", f"training.liger={bf16}"]

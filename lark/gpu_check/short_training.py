@@ -18,7 +18,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from lark.config import Config
 from lark.gpu_check import expectations, settings
-from lark.gpu_check.check import Measured, Place
+from lark.gpu_check.check import CheckPlace, Measurements
 from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.planned import memory_compared, planner_for, rate_of
 from lark.gpu_check.student import Sample, narrow, wide, write_trajectories, written
@@ -41,7 +41,7 @@ TARGET = "lark.gpu_check.short_training:measure"
 
 
 @dataclass(frozen=True)
-class Request:
+class ShortTraining:
     """A short training."""
 
     sample: Sample
@@ -55,7 +55,7 @@ class Request:
     processes: int = 1
     poisoned: bool = False
 
-    def overrides(self, place: Place, student: Path) -> list[str]:
+    def overrides(self, place: CheckPlace, student: Path) -> list[str]:
         """The settings, as they could be given to run.py."""
         return [
             "student=own", f"student.path='{student}'", f"student.max_length={self.tokens}",
@@ -65,12 +65,12 @@ class Request:
         ]  # fmt: skip
 
 
-def memory(place: Place) -> Measured:
+def memory(place: CheckPlace) -> Measurements:
     """Steps of full packs with a vocabulary of 152,064: peak memory and speed beside the planner's."""
     tokens = PACK[place.device]
     # Packs of one, two and four trajectories. The first step compiles kernels, the others are measured.
     step = [tokens, *[tokens // 2] * 2, *[tokens // 4] * 4]
-    request = Request(wide(place), tokens, step * 3, len(step))
+    request = ShortTraining(wide(place), tokens, step * 3, len(step))
     config, ranks = trained(place, request)
     run = ranks[0]
     expectations.expect_finite(run["losses"])
@@ -85,28 +85,28 @@ def memory(place: Place) -> Measured:
     rate = rate_of("training", sum(step) / seconds, flops / sum(step), planner)
     speed = f"{rate['tokens_per_second']:,.0f} tokens/s, {flops / seconds / 1e12:.2f} TFLOP/s"
     text = f"{request.sample.name}, pack of {tokens:,}: {compared}, {speed}"
-    return Measured(text, {**figures, "step_seconds": run["steps"]}, [rate])
+    return Measurements(text, {**figures, "step_seconds": run["steps"]}, [rate])
 
 
-def offload(place: Place) -> Measured:
+def offload(place: CheckPlace) -> Measurements:
     """Steps with the optimizer in the host's memory; one of them has a gradient that is not finite."""
     tokens = SHORT[place.device]
     offloaded = ["hardware.offload=optimizer", "training.bf16=true"]
-    request = Request(narrow(place), tokens, [tokens] * 16, 4, offloaded, poisoned=True)
+    request = ShortTraining(narrow(place), tokens, [tokens] * 16, 4, offloaded, poisoned=True)
     config, ranks = trained(place, request)
     run = ranks[0]
     expectations.expect_one_skipped(run["skipped"], f"q{POISONED:02d}/c", run["losses"])
     estimate = TRAIN.cost(planner_for(config, request.lengths), Step(TRAIN, ()))  # type: ignore[misc]
     compared, figures = memory_compared(place, run["peak_gib"], estimate)
     taken = len(run["losses"]) - len(run["skipped"])
-    return Measured(f"1 poisoned step skipped, {taken} steps taken; {compared}", figures)
+    return Measurements(f"1 poisoned step skipped, {taken} steps taken; {compared}", figures)
 
 
-def qlora(place: Place) -> Measured:
+def qlora(place: CheckPlace) -> Measurements:
     """A loss with the layers in 4 bits, compared with the same in bfloat16."""
     tokens = SHORT[place.device]
     adapters = ["training.lora.rank=16", "training.lora.alpha=32"]
-    request = Request(narrow(place), tokens, [tokens] * 8, 4, adapters)
+    request = ShortTraining(narrow(place), tokens, [tokens] * 8, 4, adapters)
     quantized = replace(request, settings=[*adapters, "training.lora.bits=4"])
     _, plain = trained(place, request, "bf16")
     _, ranks = trained(place, quantized, "4-bit")
@@ -116,7 +116,7 @@ def qlora(place: Place) -> Measured:
     compared = expectations.losses_within(run["losses"], plain[0]["losses"], QLORA_LIMIT)
     figures = {"peak_gib": run["peak_gib"], "unquantized_gib": plain[0]["peak_gib"]}
     saved = f"{run['peak_gib']:.2f} GiB ({plain[0]['peak_gib']:.2f} without)"
-    return Measured(f"{run['quantized']} layers in 4 bits, {compared}, {saved}", figures)
+    return Measurements(f"{run['quantized']} layers in 4 bits, {compared}, {saved}", figures)
 
 
 QLORA_LIMIT = 3e-2
@@ -125,11 +125,11 @@ SHARED_LIMIT = 1e-2
 """Relative difference of losses, computed by one process or by two together."""
 
 
-def sequence_parallel(place: Place) -> Measured:
+def sequence_parallel(place: CheckPlace) -> Measurements:
     """Losses of packs that two processes share, compared with those of whole packs."""
     tokens = PACK[place.device]
     zero = ["hardware.zero=2"]
-    request = Request(narrow(place), tokens, [tokens, tokens // 2] * 4, 4, zero, processes=2)
+    request = ShortTraining(narrow(place), tokens, [tokens, tokens // 2] * 4, 4, zero, processes=2)
     shared = replace(request, settings=[*zero, "hardware.sequence_parallel=2"])
     _, alone = trained(place, request, "alone")
     config, ranks = trained(place, shared, "shared")
@@ -138,13 +138,13 @@ def sequence_parallel(place: Place) -> Measured:
     estimate = TRAIN.cost(planner_for(config, request.lengths), Step(TRAIN, ()))  # type: ignore[misc]
     peak = max(run["peak_gib"] for run in ranks)
     memory_text, figures = memory_compared(place, peak, estimate)
-    return Measured(f"pack of {tokens:,} on 2: {compared}, {memory_text}", figures)
+    return Measurements(f"pack of {tokens:,} on 2: {compared}, {memory_text}", figures)
 
 
-def waiting(place: Place) -> Measured:
+def waiting(place: CheckPlace) -> Measurements:
     """Seconds of each process in each micro-step of ZeRO-2, on trajectories of unequal lengths."""
     tokens = PACK[place.device]
-    request = Request(
+    request = ShortTraining(
         narrow(place), tokens, unequal(tokens, 3 * 8 * place.processes), 8 * place.processes,
         ["hardware.zero=2"], place.processes,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def waiting(place: Place) -> Measured:
     expectations.expect_little_waiting(share if place.cuda else 0.0)
     means = [f"{sum(run['micro_steps'][first:]) / len(run['micro_steps'][first:]):.3f}" for run in ranks]
     text = f"{share:.0%} of the time waiting; seconds per micro-step by rank: {' '.join(means)}"
-    return Measured(text, {"waiting": share, "micro_step_seconds": [run["micro_steps"] for run in ranks]})
+    return Measurements(text, {"waiting": share, "micro_step_seconds": [run["micro_steps"] for run in ranks]})
 
 
 def waiting_share(forwards: Sequence[Sequence[float]]) -> float:
@@ -173,7 +173,9 @@ def unequal(longest: int, count: int) -> list[int]:
     return [max(8, min(longest, round(draw * longest / 32_768))) for draw in draws]
 
 
-def trained(place: Place, request: Request, name: str = "run") -> tuple[Config, list[dict[str, Any]]]:
+def trained(
+    place: CheckPlace, request: ShortTraining, name: str = "run"
+) -> tuple[Config, list[dict[str, Any]]]:
     """Train in processes of their own; the configuration, and the measurements of each process."""
     student = written(place, request.sample)
     config = settings.composed(request.overrides(place, student))

@@ -16,7 +16,7 @@ from lark.generation import engine as engines
 from lark.generation.engine import Request, Sampling
 from lark.generation.vllm import VLLMEngine, is_cpu_build
 from lark.gpu_check import expectations, settings
-from lark.gpu_check.check import Measured, Place
+from lark.gpu_check.check import CheckPlace, Measurements
 from lark.gpu_check.peak_memory import Peak
 from lark.gpu_check.planned import memory_compared, planner_for, rate_of
 from lark.gpu_check.student import whole, written
@@ -42,7 +42,7 @@ MARGIN_GIB = 6.0
 """What vLLM needs on a GPU beside weights and cache, at most: activations and CUDA graphs."""
 
 
-def scoring_settings(place: Place, student: str, longest: int) -> list[str]:
+def scoring_settings(place: CheckPlace, student: str, longest: int) -> list[str]:
     """The settings of a scoring pass, as they could be given to run.py."""
     return [
         "student=own", f"student.path='{student}'", f"student.max_length={longest}",
@@ -50,7 +50,7 @@ def scoring_settings(place: Place, student: str, longest: int) -> list[str]:
     ]  # fmt: skip
 
 
-def scoring(place: Place) -> Measured:
+def scoring(place: CheckPlace) -> Measurements:
     """The forward pass over trajectories of up to 32,768 tokens: kernels, memory and tokens per second."""
     device = _start(place)
     longest = LONGEST[place.device]
@@ -77,7 +77,9 @@ def scoring(place: Place) -> Measured:
     kind = "packs" if student.packs else "padded batches"
     implementation = student.model.config._attn_implementation
     text = f"{sample.name}, {kind} of {implementation}: {compared}, {speed}"
-    return Measured(text, {**figures, "pass_seconds": seconds, "liger": uses_liger(student.model)}, [rate])
+    return Measurements(
+        text, {**figures, "pass_seconds": seconds, "liger": uses_liger(student.model)}, [rate]
+    )
 
 
 def random_trajectories(lengths: list[int], vocabulary: int) -> list[Encoded]:
@@ -104,20 +106,20 @@ def uses_liger(model: PreTrainedModel) -> bool:
     return any(forward.__module__.startswith("liger_kernel") for forward in forwards)
 
 
-def _start(place: Place) -> str:
+def _start(place: CheckPlace) -> str:
     device = "cuda:0" if place.cuda else "cpu"
     use_device(device)
     return device
 
 
-def generation_settings(place: Place, student: str, share: float) -> list[str]:
+def generation_settings(place: CheckPlace, student: str, share: float) -> list[str]:
     """The settings of generation. `share`: of a GPU's memory that vLLM may use."""
     memory = [f"engine.memory={share:.3f}"] if place.cuda else []
     length = PROMPT + ANSWERS[place.device][1]
     return [*scoring_settings(place, student, length), "engine=vllm", *memory]
 
 
-def generation(place: Place) -> Measured:
+def generation(place: CheckPlace) -> Measurements:
     """Answers of vLLM with half the cache that they need: attention, preemptions and tokens per second."""
     expectations.expect_gpu_build(place.cuda and is_cpu_build())
     device = _start(place)
@@ -147,10 +149,10 @@ def generation(place: Place) -> Measured:
         f" preemptions of {count} answers, {counts.repeated:,} tokens computed again"
     )
     figures = {**vars(counts), "answering_seconds": seconds, "answers": count, "attention": backends}
-    return Measured(text, figures, [rate])
+    return Measurements(text, figures, [rate])
 
 
-def memory_share(place: Place, shape: Shape) -> float:
+def memory_share(place: CheckPlace, shape: Shape) -> float:
     """The share of a GPU's memory with which vLLM's cache holds half of the answers."""
     if not place.cuda:
         return 1.0
@@ -169,7 +171,7 @@ def attention_backends(engine: VLLMEngine) -> str:
 
 
 @dataclass
-class Counts:
+class SchedulerCounts:
     """What vLLM's scheduler did."""
 
     steps: int = 0
@@ -179,9 +181,9 @@ class Counts:
 
 
 @contextmanager
-def counting(engine: VLLMEngine) -> Iterator[Counts]:
+def counting(engine: VLLMEngine) -> Iterator[SchedulerCounts]:
     """Count the steps and preemptions of an engine, which runs in this process."""
-    counts = Counts()
+    counts = SchedulerCounts()
     core = engine.llm.llm_engine.engine_core.engine_core
     scheduler = core.scheduler
     preempt, schedule = scheduler._preempt_request, scheduler.schedule
@@ -194,13 +196,13 @@ def counting(engine: VLLMEngine) -> Iterator[Counts]:
         scheduler.schedule = schedule
 
 
-def _preempted(counts: Counts, preempt: Any, request: Any, *arguments: Any, **options: Any) -> Any:
+def _preempted(counts: SchedulerCounts, preempt: Any, request: Any, *arguments: Any, **options: Any) -> Any:
     counts.preemptions += 1
     counts.repeated += request.num_computed_tokens
     return preempt(request, *arguments, **options)
 
 
-def _scheduled(counts: Counts, schedule: Any, *arguments: Any, **options: Any) -> Any:
+def _scheduled(counts: SchedulerCounts, schedule: Any, *arguments: Any, **options: Any) -> Any:
     counts.steps += 1
     return schedule(*arguments, **options)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lark.generation.vllm import is_cpu_build
 from lark.gpu_check import expectations, settings
-from lark.gpu_check.check import Place, within
+from lark.gpu_check.check import CheckPlace, within
 from lark.models.shapes import DEMO
 from lark.scoring.sources import SCORES_TABLE
 from lark.training.checkpoints import COMPLETE
@@ -35,7 +35,7 @@ the demo's scores differ by up to 2% from those in float32.
 """
 
 
-def packs(place: Place) -> str:
+def packs(place: CheckPlace) -> str:
     """Score a pool in bfloat16, as runs do, and in float32 on padded batches with PyTorch's own kernels."""
     _run(place, place.folder / "bfloat16", [*SCORING, "student.dtype=bfloat16"], 1)
     _run(place, place.folder / "float32", [*SCORING, *EXACT], 1)
@@ -49,7 +49,7 @@ EXACT = ["student.dtype=float32", "student.attention=sdpa", "scoring.liger=false
 """Code that scoring on a GPU falls back to."""
 
 
-def scoring(place: Place) -> str:
+def scoring(place: CheckPlace) -> str:
     """Score a pool in one process and in several; compare every statistic of every trajectory."""
     seconds = []
     for processes in (1, place.processes):
@@ -80,11 +80,11 @@ def _difference(one: "pd.DataFrame", other: "pd.DataFrame", columns: list[str]) 
     return float(differences.to_numpy().max())
 
 
-def _dtype(place: Place) -> str:
+def _dtype(place: CheckPlace) -> str:
     return f"student.dtype={settings.dtype(place)}"
 
 
-def resume(place: Place) -> str:
+def resume(place: CheckPlace) -> str:
     """Train twice: undisturbed, and killed after the first checkpoint and started again. Compare weights."""
     from safetensors.torch import load_file  # noqa: PLC0415
 
@@ -116,17 +116,17 @@ def _square_distance(a: "Mapping[str, Tensor]", b: "Mapping[str, Tensor]") -> fl
     return sum(float((a[name].double() - weight.double()).square().sum()) for name, weight in b.items())
 
 
-def vllm(place: Place) -> str:
+def vllm(place: CheckPlace) -> str:
     """Greedy answers of vLLM, with the problems divided between its engines."""
     return _agreement(place, ["engine=vllm"])
 
 
-def tensor_parallel(place: Place) -> str:
+def tensor_parallel(place: CheckPlace) -> str:
     """Greedy answers of one model on two GPUs."""
     return _agreement(place, ["engine=vllm", "engine.tensor_parallel=2"])
 
 
-def _agreement(place: Place, engine: list[str]) -> str:
+def _agreement(place: CheckPlace, engine: list[str]) -> str:
     """Compare an engine's answers with those of engine=hf."""
     expectations.expect_gpu_build(place.cuda and is_cpu_build())
     start = time.monotonic()
@@ -152,14 +152,14 @@ def _only(outputs: Path, pattern: str) -> Path:
     return files[0]
 
 
-def _command(place: Place, outputs: Path, overrides: list[str], processes: int) -> list[str]:
+def _command(place: CheckPlace, outputs: Path, overrides: list[str], processes: int) -> list[str]:
     quoted = f"outputs='{outputs}'"  # Hydra reads a quoted path as it is
     return [sys.executable, str(ROOT / "run.py"), quoted, *settings.machine(place, processes), *overrides]
 
 
 @contextmanager
 def _started(
-    place: Place, outputs: Path, overrides: list[str], processes: int
+    place: CheckPlace, outputs: Path, overrides: list[str], processes: int
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """run.py in the background; its workers end with it."""
     process = subprocess.Popen(
@@ -173,7 +173,7 @@ def _started(
         process.wait()
 
 
-def _run(place: Place, outputs: Path, overrides: list[str], processes: int) -> str:
+def _run(place: CheckPlace, outputs: Path, overrides: list[str], processes: int) -> str:
     """Run run.py to its end; return its output. Raises LarkError with its error."""
     done = subprocess.run(
         _command(place, outputs, overrides, processes),

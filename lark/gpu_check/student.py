@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from lark.gpu_check.arithmetic import VOCABULARY
-from lark.gpu_check.check import STUDENTS, Place
+from lark.gpu_check.check import STUDENTS, CheckPlace
 from lark.gpu_check.settings import dtype
 from lark.models.shapes import ARCHITECTURES, DEMO, Shape
 from lark.reading.untrusted import read_object
@@ -60,26 +60,26 @@ class Sample:
         return Shape.of(self.config)
 
 
-def whole(place: Place) -> Sample:
+def whole(place: CheckPlace) -> Sample:
     """For scoring and generation: a complete student of the paper, the larger one where it fits."""
     if not place.cuda:
         return Sample("tiny", 4)
     return Sample("qwen7b" if memory_gib("cuda") >= LARGE_GIB else "qwen1.5b", 28)
 
 
-def wide(place: Place) -> Sample:
+def wide(place: CheckPlace) -> Sample:
     """For the memory of training on one device: some layers, because the optimizer of all would not fit."""
     if not place.cuda:
         return Sample("small", 4)
     return Sample("qwen7b", 4) if memory_gib("cuda") >= LARGE_GIB else Sample("qwen1.5b", 2)
 
 
-def narrow(place: Place) -> Sample:
+def narrow(place: CheckPlace) -> Sample:
     """For code paths of training, on any GPU."""
     return Sample("qwen1.5b", 2) if place.cuda else Sample("tiny", 2)
 
 
-def written(place: Place, sample: Sample) -> Path:
+def written(place: CheckPlace, sample: Sample) -> Path:
     """The folder of a student, which an earlier check may have written."""
     folder = place.folder.parent / STUDENTS / sample.name
     finished = folder / TOKENIZER[-1]
@@ -92,7 +92,7 @@ def written(place: Place, sample: Sample) -> Path:
     return folder
 
 
-def _random(sample: Sample, place: Place) -> PreTrainedModel:
+def _random(sample: Sample, place: CheckPlace) -> PreTrainedModel:
     values = dict(sample.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     with torch.device("cuda:0" if place.cuda else "cpu"):

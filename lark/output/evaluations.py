@@ -14,7 +14,7 @@ from lark.store.integrity import verify
 
 
 @dataclass(frozen=True)
-class Answer:
+class GradedAnswer:
     """One sample with its problem and grades."""
 
     problem: Mapping[str, Any]
@@ -30,14 +30,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class FinishedEvaluation:
     """A finished `metrics` artifact with the generations that it grades."""
 
     metrics: Facts
     generations: Facts
 
     @classmethod
-    def read(cls, folder: Path) -> "Evaluation":
+    def read(cls, folder: Path) -> "FinishedEvaluation":
         """The evaluation in a folder of `outputs/metrics`. Its files are those that were written."""
         metrics = Facts.of(folder)
         checks.require_evaluation(folder, metrics.manifest)
@@ -88,7 +88,7 @@ class Evaluation:
     def problems(self) -> dict[str, Mapping[str, Any]]:
         return {row["id"]: row for row in read_lines(self.generations.folder / PROBLEMS_FILE)}
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[GradedAnswer]:
         """Every sample, in the order of the file."""
         problems = self.problems
         grades = read_lines(self.metrics.folder / GRADES_FILE)
@@ -97,22 +97,22 @@ class Evaluation:
         for sample, grade in zip(samples, grades, strict=True):
             name = sample["problem"]
             numbers[name] = numbers.get(name, 0) + 1
-            yield Answer(problems[name], sample, grade, numbers[name])
+            yield GradedAnswer(problems[name], sample, grade, numbers[name])
 
     def resampled(self, grader: str) -> Resampled:
         return resampled_metrics(read_lines(self.metrics.folder / GRADES_FILE), grader)
 
 
-def evaluations_of(checkpoint: Path) -> list[Evaluation]:
+def evaluations_of(checkpoint: Path) -> list[FinishedEvaluation]:
     """The finished evaluations of a trained student in its store, by benchmark; of several, the newest."""
     outputs = checkpoint.parent.parent
-    newest: dict[str, Evaluation] = {}
+    newest: dict[str, FinishedEvaluation] = {}
     for folder in sorted((outputs / METRICS.name).glob("*/")):
         metrics = Facts.of(folder)
         source = metrics.input(GENERATIONS.name).manifest.inputs.get("checkpoint", "")
         if not metrics.manifest.finished or Path(source).name != checkpoint.name:
             continue
-        evaluation = Evaluation.read(folder)
+        evaluation = FinishedEvaluation.read(folder)
         other = newest.get(evaluation.task)
         if other is None or other.metrics.manifest.started < metrics.manifest.started:
             newest[evaluation.task] = evaluation

@@ -4,7 +4,9 @@ from lark.config import Config
 from lark.config.pool import TAUGHT
 from lark.config.teacher import SELF
 from lark.errors import LarkError
+from lark.scoring.own_method import method_of
 from lark.store.store import Artifact
+from lark.teaching.asked import entrants
 
 
 def require_training(config: Config, checkpoint: Artifact | None) -> Artifact:
@@ -51,8 +53,28 @@ def check_teaching(config: Config) -> None:
         )
     if teach.verify == "judge" and len(config.teacher) == 1:
         raise LarkError(f"teach.judge={teach.judge} is the only teacher: name at least one that it judges.")
+    _check_heats(config)
     if config.questions.pass_rate is not None and (SELF not in config.teacher or teach.verify == "none"):
         raise LarkError(
             "questions.pass_rate is the share of the student's own samples that are correct: add self to"
             " teacher=[…], and do not set teach.verify=none."
         )
+
+
+def _check_heats(config: Config) -> None:
+    """Refuse heats without teachers to compare, without scores, or with a part of the pool."""
+    reason = _against_heats(config) if config.teach.heats else None
+    if reason is not None:
+        raise LarkError(f"teach.heats: {reason}. Change that, or leave out teach.heats (docs/teach.md).")
+
+
+def _against_heats(config: Config) -> str | None:
+    """Why a run cannot have heats."""
+    names = entrants(config)
+    if len(names) < 2:
+        return f"they compare teachers, and the run has only {', '.join(names) or SELF}"
+    if config.weighting_name is None or "external" in method_of(config.method).needs:
+        return f"method={config.method.name} does not score a pool while it is made"
+    if config.pool.questions is not None or config.pool.ids:
+        return "pool.questions and pool.ids would leave out questions of a heat"
+    return None

@@ -97,25 +97,15 @@ def training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
     return {key: value for key, value in part.items() if is_used.get(key, True)}
 
 
-def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
-    """Settings that can change which trajectories are selected, and their weights."""
+def method_part(config: Config, checksums: Checksums) -> dict[str, Any]:
+    """Settings that can change a method's scores, or their order; also its code, if it is not the recorded
+    one.
+    """
     method = config.method
-    weighting = config.weighting_name
     rules = method_of(method)
-    part: dict[str, Any] = {
-        "method": method.name,
-        "weighting": weighting,
-        "budget": config.budget.identity,
-        **rules.check(method.options),
-    }
+    part: dict[str, Any] = {"method": method.name, **rules.check(method.options)}
     if method.reverse:
         part["reverse"] = True
-    if config.share_weights:
-        part["share_weights"] = True
-    if config.whole_weights != "uniform" and weighting != "uniform":
-        part["whole_weights"] = config.whole_weights
-    if method.teacher is not None:
-        part["teacher"] = method.teacher
     if "external" in rules.needs:
         part["scores"] = checksums(scores_file(method))
         part["higher_is_better"] = method.higher_is_better
@@ -123,8 +113,25 @@ def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
         part["function"] = method.function
         part["needs"] = sorted(method.needs)
         part["higher_is_better"] = method.higher_is_better
-    assert weighting is not None
-    code = changed_code(rules, weighting)
+    code = changed_code(rules)
+    if code:
+        part["code"] = code
+    return part
+
+
+def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
+    """Settings that can change which trajectories are selected, and their weights."""
+    method = config.method
+    weighting = config.weighting_name
+    part = method_part(config, checksums)
+    part |= {"weighting": weighting, "budget": config.budget.identity}
+    if config.share_weights:
+        part["share_weights"] = True
+    if config.whole_weights != "uniform" and weighting != "uniform":
+        part["whole_weights"] = config.whole_weights
+    if method.teacher is not None:
+        part["teacher"] = method.teacher
+    code = changed_code(method_of(method), weighting)
     if code:
         part["code"] = code
     return part

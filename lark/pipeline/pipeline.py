@@ -218,6 +218,8 @@ class Pipeline:
         forced = self._forced(step)
         if forced and operation.forget is not None:
             operation.forget(folders[0])
+        if operation.carry is not None:
+            operation.carry(job)
         if not forced and operation.prepare is not None:
             operation.prepare(job)
         if callable(operation.run):

@@ -27,7 +27,6 @@ from lark.pipeline.plan_base import PlanBase
 from lark.pipeline.registry import OPERATIONS
 from lark.scoring.methods import METHODS
 from lark.scoring.own_method import is_own, method_of
-from lark.scoring.sources import LENGTHS_TABLE, SOURCES
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
 from lark.store.store import Artifact, Checksums
@@ -49,7 +48,7 @@ def make_plan(config: Config, checksums: Checksums, elsewhere: bool = False) -> 
     """
     check_names(config)
     check_teaching(config)
-    base = PlanBase(config, checksums, elsewhere)
+    base = PlanBase(config, checksums, elsewhere, scoring_steps)
     steps = _base_model_steps(base) if config.weighting_name is None else _training_steps(base)
     return _with_conversions(steps, base.conversions)
 
@@ -135,12 +134,7 @@ def _with_conversions(steps: list[Step], conversions: Sequence[Step]) -> list[St
 
 def _selection_artifact(base: PlanBase, scoring: Sequence[Step]) -> Artifact:
     config = base.config
-    sources = method_of(config.method).needs
-    # Only the tables that the method reads: not those that scoring.tokens adds.
-    kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in sources)}
-    inputs = {"pool": base.pool}
-    for step in scoring:
-        inputs |= {table.kind.name: table for table in step.artifacts if table.kind in kinds}
+    inputs = base.method_tables(scoring)
     name = f"{base.name}-{config.method.key}-{config.weighting_name}{_variant(config)}-{config.budget.name}"
     return Artifact(SELECTION, name, selection_part(config, base.checksums), inputs)
 

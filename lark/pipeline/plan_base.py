@@ -1,5 +1,7 @@
 """Parts that several steps of a plan share: the student's weights, the pool and its lengths."""
 
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from lark.config import Config, Student
@@ -14,7 +16,8 @@ from lark.pool.hygiene import FAULTS_VERSION
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS_VERSION
-from lark.scoring.sources import LENGTHS_TABLE
+from lark.scoring.own_method import method_of
+from lark.scoring.sources import LENGTHS_TABLE, SOURCES
 from lark.store.store import Artifact, Checksums, Kind
 from lark.work.operation import Operation, Step
 
@@ -22,7 +25,14 @@ from lark.work.operation import Operation, Step
 class PlanBase:
     """The configuration of a plan, and the artifacts that several of its steps share."""
 
-    def __init__(self, config: Config, checksums: Checksums, elsewhere: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        checksums: Checksums,
+        elsewhere: bool,
+        scoring: Callable[["PlanBase"], list[Step]],
+    ) -> None:
+        """`scoring`: the steps that score the pool of a base (operations/score.py), for heats of teaching."""
         self.config = config
         self.checksums = checksums
         self.conversions: list[Step] = []
@@ -30,15 +40,39 @@ class PlanBase:
         self.name = f"{config.student.name}-{config.pool.label}"
         self.weights = self.weights_of(config.student)
         self.identity = weights_identity(config.student, checksums)
+        self.scoring = scoring
         self.teaching = None
         if config.pool.format == TAUGHT:
-            self.teaching = TeachPlan(config, checksums, self.weights_of, elsewhere)
-        self.pool = self._pool_artifact(elsewhere)
-        tokenizer = tokenizer_identity(config.student, checksums)
+            self.teaching = TeachPlan(config, checksums, self.weights_of, elsewhere, self._scored)
+        self._add_pool(elsewhere)
+
+    def _add_pool(self, elsewhere: bool, inputs: Mapping[str, Artifact] | None = None) -> None:
+        """The pool and its lengths. `inputs`: what the pool of a heat is made of."""
+        if inputs is None:
+            inputs = {} if self.teaching is None else self.teaching.inputs
+        self.pool = self._pool_artifact(elsewhere, inputs)
+        tokenizer = tokenizer_identity(self.config.student, self.checksums)
         self.lengths = Artifact(LENGTHS_TABLE, self.name, tokenizer, {"pool": self.pool})
         self.pool_and_lengths = {table.kind.name: table for table in (self.pool, self.lengths)}
 
-    def _pool_artifact(self, elsewhere: bool) -> Artifact:
+    def _scored(self, inputs: Mapping[str, Artifact], heat: int) -> tuple[list[Step], Mapping[str, Artifact]]:
+        """The steps that make and score the pool of a heat, and the tables that the method needs."""
+        base = copy(self)
+        base.name = f"{self.name}-heat{heat}"
+        base._add_pool(False, inputs)
+        scoring = self.scoring(base)
+        return [Step(READ_POOL, (base.pool,)), *scoring], base.method_tables(scoring)
+
+    def method_tables(self, scoring: Sequence[Step]) -> dict[str, Artifact]:
+        """The pool and the tables that the method reads: not those that scoring.tokens adds."""
+        sources = method_of(self.config.method).needs
+        kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in sources)}
+        tables = {"pool": self.pool}
+        for step in scoring:
+            tables |= {table.kind.name: table for table in step.artifacts if table.kind in kinds}
+        return tables
+
+    def _pool_artifact(self, elsewhere: bool, inputs: Mapping[str, Artifact]) -> Artifact:
         pool = pool_of(self.config)
         part = pool_identity(pool, self.checksums, elsewhere)
         if pool.correct_only or pool.labels == "vote":
@@ -50,7 +84,6 @@ class PlanBase:
         if pool.decontaminate:
             tasks = self.config.benchmark.tasks
             part["benchmarks"] = {name: questions_part(name, task) for name, task in tasks.items()}
-        inputs = {} if self.teaching is None else self.teaching.inputs
         return Artifact(pools.POOL_TABLE, pool.label, part, inputs)
 
     @property

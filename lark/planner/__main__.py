@@ -15,14 +15,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
-from lark import config as conf
-from lark.config.cli import CONF, as_hydra_reads, outputs_typed
-from lark.config.hydra_errors import sentence
-from lark.errors import LarkError
+from lark.config.cli import outputs_typed
+from lark.config.composed import composed
 from lark.pipeline.plan import make_plan, wanted
 from lark.planner.checks import number, require_count, require_gpus, require_rate, require_setting
 from lark.planner.division import Workload
@@ -66,16 +60,6 @@ def numbers(arguments: Sequence[str]) -> tuple[Workload, float, list[str]]:
         require_setting(key, values[key])
     workload = Workload(int(values["trajectories"]), int(values["gpus"]), int(values["per_node"]))
     return workload, values[RATE], settings
-
-
-def composed(arguments: Sequence[str]) -> conf.Config:
-    """The configuration, as run.py would compose it."""
-    conf.register()
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return conf.load(compose("config", overrides=as_hydra_reads(list(arguments))))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise LarkError(sentence(error)) from error
 
 
 if __name__ == "__main__":

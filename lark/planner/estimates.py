@@ -119,6 +119,8 @@ class Planner:
         """The planner for the part of the pool that a step computes: other rows are taken over from finished
         artifacts (lark/scoring/take_over.py).
         """
+        if step.heat:
+            return replace(self, lengths=self.lengths.of_heat(self.config, step.heat))
         rows = self.lengths.rows
         if rows is None or step.operation.prepare is None or step.operation.cost is None:
             return self

@@ -23,7 +23,7 @@ from lark.scoring.contents import Chat, RowKeys, contents
 from lark.scoring.sources import LENGTHS_TABLE
 from lark.store.integrity import verify
 from lark.store.store import Store
-from lark.teaching.rollouts import in_order
+from lark.teaching.asked import in_order
 from lark.teaching.size import planned
 from lark.work.operation import Step
 
@@ -85,6 +85,13 @@ class PoolLengths:
             return part
         return replace(part, total=self.total[chosen], response=self.response[chosen])
 
+    def of_heat(self, config: Config, heat: int) -> "PoolLengths":
+        """What a heat adds to the pool: its questions that are new."""
+        teach = config.teach
+        last = min(teach.first_questions(heat) or self.questions, self.questions)
+        first = min(teach.first_questions(heat - 1) or 0, self.questions) if heat > 1 else 0
+        return replace(self, questions=last - first, rows=None)
+
     @property
     def repeat(self) -> float:
         """Number of the pool's trajectories that each entry of the arrays represents."""
@@ -111,7 +118,10 @@ class PoolLengths:
 
 
 def lengths_of(config: Config, plan: Sequence[Step], store: Store) -> PoolLengths:
-    """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated."""
+    """The lengths of a plan's pool: measured if a run has tokenised it, otherwise estimated. Pools of heats
+    are parts of it.
+    """
+    plan = [step for step in plan if not step.heat]
     tables = [artifact for step in plan if step.makes(LENGTHS_TABLE) for artifact in step.artifacts]
     folder = next((store.path(table) for table in tables if store.state(table) == "finished"), None)
     if folder is not None:

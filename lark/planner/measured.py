@@ -40,7 +40,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingRate:
     """The speed of one engine that generates."""
 
     engine: str
@@ -68,7 +68,7 @@ class Measured:
     core_tflops: float
     """Rate of a core in a matrix product, which the rates on CPU are relative to. 0 on GPUs."""
     rates: Mapping[str, Rate]
-    decoding: Decoding | None
+    decoding: DecodingRate | None
 
     @property
     def note(self) -> str:
@@ -122,8 +122,8 @@ def _rate(fields: Fields) -> Rate:
     )
 
 
-def _decoding(fields: Fields) -> Decoding:
-    return Decoding(
+def _decoding(fields: Fields) -> DecodingRate:
+    return DecodingRate(
         fields.text("engine"),
         _positive(fields, "tokens_per_second"),
         _positive(fields, "together"),

@@ -86,6 +86,10 @@ def _some(names: Sequence[str]) -> str:
 
 def _hints(counts: Counts) -> Iterator[str]:
     """Properties of the pool that often cause problems later."""
+    stopped = counts.get("heats", {}).get("stopped", {})
+    if stopped:
+        names = ", ".join(f"{name} after {why['questions']:,} questions" for name, why in stopped.items())
+        yield f"teachers were stopped ({names}), so the pool is unbalanced over teachers on purpose."
     yield from _removed_hints(counts)
     yield from _file_hints(counts)
     yield from _column_hints(counts)

@@ -38,7 +38,7 @@ def taught_rows(sources: Path) -> Iterator[Row]:
     for name, folder in places.items():
         kind, _, teacher = name.partition(":")
         if kind == "rollouts":
-            for row in _verified(folder, places.get(f"verdicts:{teacher}")):
+            for row in verified(folder, places.get(f"verdicts:{teacher}")):
                 rate = rates.get(row.values["question_id"])
                 yield Row({**row.values, "pass_rate": rate}, row.where, row.path)
 
@@ -52,8 +52,8 @@ def pass_rates(folder: Path) -> dict[str, float]:
     return rates
 
 
-def _verified(rollouts: Path, verdicts: Path | None) -> Iterator[Row]:
-    """The rollouts of a teacher, with their verdicts."""
+def verified(rollouts: Path, verdicts: Path | None) -> Iterator[Row]:
+    """The rollouts of a teacher, with their verdicts if there are any."""
     path = rollouts / ROLLOUTS
     if not path.stat().st_size:
         return

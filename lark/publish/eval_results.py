@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from lark.output.evaluations import Evaluation, evaluations_of
+from lark.output.evaluations import FinishedEvaluation, evaluations_of
 
 FOLDER = ".eval_results"
 
@@ -45,7 +45,7 @@ def results_of(checkpoint: Path, grader: str, repository: str) -> Results:
     return Results(tuple(files), tuple(left_out))
 
 
-def _file(evaluation: Evaluation, grader: str, repository: str) -> ResultFile:
+def _file(evaluation: FinishedEvaluation, grader: str, repository: str) -> ResultFile:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml  # noqa: PLC0415  # slow to import
 
     dataset = evaluation.dataset

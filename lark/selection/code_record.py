@@ -35,12 +35,11 @@ def current() -> dict[str, Code]:
     return {"method": methods, "weighting": {name: digest(rule) for name, rule in WEIGHTINGS.items()}}
 
 
-def changed_code(method: SelectionMethod, weighting: str) -> Code:
-    """The digests of the method and of the weighting, without those that are as recorded."""
-    made_with = {
-        "method": (method.name, _method_digest(method)),
-        "weighting": (weighting, digest(WEIGHTINGS[weighting])),
-    }
+def changed_code(method: SelectionMethod, weighting: str | None = None) -> Code:
+    """The digests of the method, and of the weighting if one is given, without those that are as recorded."""
+    made_with = {"method": (method.name, _method_digest(method))}
+    if weighting is not None:
+        made_with["weighting"] = (weighting, digest(WEIGHTINGS[weighting]))
     record = recorded()
     return {part: code for part, (name, code) in made_with.items() if record[part].get(name) != code}
 

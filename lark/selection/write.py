@@ -41,9 +41,9 @@ CHANGED = "the code of %s has changed since %s was made: the selection is made a
 def write_selection(job: Job) -> dict[str, Any]:
     """Choose, weight, and write both files. Returns counts for the manifest."""
     choice = choose(job.config, job.inputs)
-    assert job.config.weighting_name is not None
-    if "method" in changed_code(method_of(job.config.method), job.config.weighting_name):
-        sign = 1.0 if method_of(job.config.method).higher_is_better else -1.0
+    method = method_of(job.config.method)
+    if changed_code(method):
+        sign = 1.0 if method.higher_is_better else -1.0
         with atomic(job.folder / ALL_SCORES) as draft:
             choice.table[KEY].assign(score=sign * choice.preference).to_parquet(draft, index=False)
     with atomic(job.folder / SELECTION.file) as draft:

@@ -16,17 +16,17 @@ from pathlib import Path
 from lark.config import Config
 from lark.config.checks import user_path
 from lark.config.cli import outputs_typed
+from lark.config.composed import composed
 from lark.config.teacher import SELF
 from lark.generation.batch_files import REQUESTS
 from lark.pipeline.machine_check import check_machine
 from lark.pipeline.pipeline import Pipeline
 from lark.pipeline.plan import fetched_plan, wanted
-from lark.planner.__main__ import composed
 from lark.printing import log_to
 from lark.store.store import Artifact, Checksums, Store
 from lark.teaching import batch_run, checks
+from lark.teaching.artifacts import ROLLOUTS
 from lark.teaching.batch_run import BatchCounts
-from lark.teaching.rollouts import ROLLOUTS
 from lark.work.entry import run_main
 from lark.work.operation import Job, Step
 
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     command = arguments[1]
     folder = user_path("FOLDER", arguments[2]).absolute()
     config = composed(_settings(arguments[3:]))
+    checks.no_batches_between_heats(config.teach)
     plan = wanted(fetched_plan(config, Checksums(config.outputs_path)), ["teach"])
     store = Store(config.outputs_path)
     steps = [step for step in plan if step.makes(ROLLOUTS) and step.teacher != SELF]

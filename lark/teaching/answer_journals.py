@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 JOURNALS = "shard-*.jsonl"
 TAKEN = "taken"
 """Writer of the journal with the answers of earlier artifacts."""
+CARRIED = "carried"
+"""Writer of the journal with the answers of the heat before."""
 
 
 def journal_file(folder: Path, writer: str) -> Path:
@@ -47,7 +49,7 @@ def unanswered(key: str, first: int, failure: Failure) -> dict[str, Any]:
 
 
 @dataclass
-class Answer:
+class StoredSamples:
     """What is stored for one question."""
 
     lines: list[tuple[int, int, Place]] = field(default_factory=list)
@@ -80,12 +82,12 @@ class Answer:
             following = last
 
 
-class Answers:
+class JournalIndex:
     """An index of all journals of a folder, by the keys of the questions."""
 
     def __init__(self, folder: Path, report: bool = False, but: str = "") -> None:
         """`report`: log which lines are left out. `but`: a writer whose journal is not read."""
-        self.by_key: dict[str, Answer] = {}
+        self.by_key: dict[str, StoredSamples] = {}
         self.tokens = 0
         self.cost = 0.0
         lost: list[str] = []
@@ -96,7 +98,7 @@ class Answers:
             log.warning("%s: %s. Only this is left out, and asked again.", folder, "; ".join(lost[:3]))
 
     def _add(self, record: Mapping[str, Any], place: Place) -> None:
-        answer = self.by_key.setdefault(record["key"], Answer())
+        answer = self.by_key.setdefault(record["key"], StoredSamples())
         if "failure" in record:
             answer.failure = record["failure"]
             return
@@ -105,8 +107,8 @@ class Answers:
         self.tokens += sum(sample["n_tokens"] for sample in samples)
         self.cost += sum(sample["cost"] for sample in samples)
 
-    def get(self, key: str) -> Answer:
-        return self.by_key.get(key) or Answer()
+    def get(self, key: str) -> StoredSamples:
+        return self.by_key.get(key) or StoredSamples()
 
 
 def _no_problem(record: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from lark.generation.checks import require_few_failures
 from lark.generation.conversation import Ask, Failure, Reply
 from lark.generation.journal import Journal
 from lark.teaching import answer_journals, earlier
-from lark.teaching.answer_journals import Answers
-from lark.teaching.rollouts import Workload, merged
+from lark.teaching.answer_journals import JournalIndex
+from lark.teaching.rollouts import TeacherWork, merged
 from lark.work.operation import Job
 
 WRITER = "batch"
@@ -38,18 +38,18 @@ class BatchCounts:
 
 def write(job: Job, folder: Path) -> list[Path]:
     """Write the requests that are missing; return their files. Earlier rollouts are taken over first."""
-    workload = Workload(job)
+    workload = TeacherWork(job)
     earlier.take_over(job)
     if merged(workload.folder):
         return []
-    found = Answers(workload.folder)
+    found = JournalIndex(workload.folder)
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(batch_files.REQUESTS):
         old.unlink()
     return batch_files.write(folder, workload.teacher, _asks(workload, found), workload.sampling)
 
 
-def _asks(workload: Workload, found: Answers) -> Iterator[tuple[str, int, Ask]]:
+def _asks(workload: TeacherWork, found: JournalIndex) -> Iterator[tuple[str, int, Ask]]:
     for key in workload.missing(found):
         first = found.get(key).samples
         yield key, first, workload.ask(workload.by_key[key], first)
@@ -57,22 +57,22 @@ def _asks(workload: Workload, found: Answers) -> Iterator[tuple[str, int, Ask]]:
 
 def read(job: Job, files: Sequence[Path]) -> BatchCounts:
     """Add the results in files to the teacher's answers."""
-    workload = Workload(job)
+    workload = TeacherWork(job)
     counts = BatchCounts()
     if merged(workload.folder):
         return counts
     path = answer_journals.journal_file(workload.folder, WRITER)
-    have = _samples(Answers(workload.folder))
+    have = _samples(JournalIndex(workload.folder))
     with Journal(path, workload.folder.name) as journal:
         for result in batch_files.read(files, workload.name, workload.teacher):
             _add(workload, result, have, journal, counts)
-    found = Answers(workload.folder)
+    found = JournalIndex(workload.folder)
     counts.missing = len(workload.missing(found))
     require_few_failures(workload.name, workload.teacher, counts.failures, len(workload.questions))
     return counts
 
 
-def _samples(found: Answers) -> set[tuple[str, int]]:
+def _samples(found: JournalIndex) -> set[tuple[str, int]]:
     """Samples that have been answered, by key and number; -1 stands for a question that is not answered."""
     have = set()
     for key, answer in found.by_key.items():
@@ -84,7 +84,7 @@ def _samples(found: Answers) -> set[tuple[str, int]]:
 
 
 def _add(
-    workload: Workload,
+    workload: TeacherWork,
     result: BatchResult,
     have: set[tuple[str, int]],
     journal: Journal,

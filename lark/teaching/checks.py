@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lark.config.teaching import Command, Questions
+from lark.config.teaching import Command, Questions, Teach
 from lark.errors import LarkError
 
 if TYPE_CHECKING:
-    from lark.teaching.question_files import Question
+    from lark.teaching.question_files import AskedQuestion
 
 
 def require_path(source: Questions) -> None:
@@ -16,7 +16,7 @@ def require_path(source: Questions) -> None:
         raise LarkError("pool=taught needs questions: add questions.path=<file, folder or dataset id>.")
 
 
-def same_question(question: "Question", key: str, where: str) -> None:
+def same_question(question: "AskedQuestion", key: str, where: str) -> None:
     """Refuse an id that an earlier row gave to another question. `key`: of that row."""
     if question.key != key:
         raise LarkError(
@@ -110,11 +110,21 @@ def has_rates(rates: Sequence[float], name: str) -> None:
         )
 
 
-def any_asked(name: str, count: int, source: Questions) -> None:
+def any_asked(count: int, source: Questions) -> None:
     """Refuse pass rates that leave no question."""
     if count == 0 and source.pass_rate is not None:
         least, most = source.pass_rate
         raise LarkError(
-            f"teacher {name}: no question has a pass rate from {least:g} to {most:g}. Widen"
-            " questions.pass_rate, or sample the student more often (teach.samples)."
+            f"questions.pass_rate: no question has a pass rate from {least:g} to {most:g}. Widen the"
+            " interval, or sample the student more often (teach.samples)."
+        )
+
+
+def no_batches_between_heats(teach: Teach) -> None:
+    """Refuse batch files of a run whose requests depend on other teachers' answers."""
+    name = "heats" if teach.heats else "enough"
+    if teach.heats or teach.enough is not None:
+        raise LarkError(
+            f"teach.{name}: what a teacher is asked depends on the answers of others, which batch files"
+            " cannot wait for. Leave it out; rollouts from batch files are taken over by a run that has it."
         )

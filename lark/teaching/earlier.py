@@ -23,25 +23,34 @@ from lark.store.manifest import readable_manifest
 from lark.store.siblings import siblings
 from lark.store.store import write_text
 from lark.teaching import answer_journals
-from lark.teaching.answer_journals import Answers
-from lark.teaching.rollouts import FAILED, ROLLOUTS, TAKEN, Workload, merged, sample_of
+from lark.teaching.answer_journals import JournalIndex
+from lark.teaching.artifacts import ROLLOUTS
+from lark.teaching.rollouts import FAILED, TAKEN, TeacherWork, merged, sample_of
 from lark.work.operation import Job
 
 log = logging.getLogger(__name__)
 
-GROWS = ("samples", "limits", "pass_rate")
+GROWS = ("samples", "limits", "pass_rate", "enough")
 """Parts of `depends` that do not change an answer."""
+
+
+def carry(job: Job) -> None:
+    """Copy the answers of the heat before (`Operation.carry`)."""
+    heat_before = job.inputs.get(ROLLOUTS.name)
+    workload = TeacherWork(job)
+    if heat_before is not None and not merged(workload.folder):
+        answer_journals.write(workload.folder, answer_journals.CARRIED, _of(heat_before))
 
 
 def take_over(job: Job) -> None:
     """Copy the answers of earlier artifacts into a journal of the job's folder (`Operation.prepare`)."""
-    workload = Workload(job)
+    workload = TeacherWork(job)
     if merged(workload.folder):
         return
     taken: Counter[str] = Counter()
     # What this artifact's own processes have answered is not copied. What an interrupted run has taken over
     # is copied again.
-    own = Answers(workload.folder, but=answer_journals.TAKEN)
+    own = JournalIndex(workload.folder, but=answer_journals.TAKEN)
     wanted = set(workload.missing(own))
     records = _records(workload, wanted, taken)
     answer_journals.write(workload.folder, answer_journals.TAKEN, records)
@@ -51,7 +60,7 @@ def take_over(job: Job) -> None:
         log.info("%s: %d rollouts are taken over from %s", workload.name, taken.total(), names)
 
 
-def _records(workload: Workload, wanted: set[str], taken: Counter[str]) -> Iterator[dict[str, Any]]:
+def _records(workload: TeacherWork, wanted: set[str], taken: Counter[str]) -> Iterator[dict[str, Any]]:
     """Lines for the questions that are wanted, each with as many samples as one artifact has."""
     have: Counter[str] = Counter()
     for folder in siblings(workload.folder, GROWS, unfinished=True):

@@ -1,7 +1,5 @@
 """How often the student itself solves each question: the share of its samples that are correct."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +8,11 @@ import pyarrow.parquet as pq
 
 from lark.config.teacher import SELF
 from lark.pool.taught import pass_rates
-from lark.store.store import Kind, atomic
+from lark.store.store import atomic
 from lark.teaching import checks, verdicts
-from lark.teaching.question_files import Question
+from lark.teaching.artifacts import PASS_RATES, VERDICTS
 from lark.work.operation import Job
 
-PASS_RATES = Kind("pass_rates", 1, "pass_rates.parquet")
 SCHEMA = pa.schema([("question_id", pa.string()), ("samples", pa.int32()), ("correct", pa.int32())])
 
 
@@ -23,7 +20,7 @@ def write_pass_rates(job: Job) -> dict[str, Any]:
     """Count the verdicts of the student's samples. Samples without a verdict do not count."""
     samples: dict[str, int] = {}
     correct: dict[str, int] = {}
-    for row in verdicts.stored(job.inputs[verdicts.VERDICTS.name]):
+    for row in verdicts.stored(job.inputs[VERDICTS.name]):
         question = row["question_id"]
         samples[question] = samples.get(question, 0) + (row["correct"] is not None)
         correct[question] = correct.get(question, 0) + (row["correct"] is True)
@@ -36,15 +33,3 @@ def write_pass_rates(job: Job) -> dict[str, Any]:
     mean = round(float(np.mean(rates)), 4) if rates else None
     counts = {"never": rates.count(0.0), "always": rates.count(1.0)}
     return {"questions": len(samples), "known": len(rates), "mean": mean, **counts}
-
-
-def between(
-    questions: Iterator[Question], folder: Path, interval: Sequence[float] | None
-) -> Iterator[Question]:
-    """The questions whose pass rate is in an interval, and those without one."""
-    assert interval is not None
-    least, most = interval
-    rates = pass_rates(folder)
-    for question in questions:
-        if least <= rates.get(question.question_id, least) <= most:
-            yield question

@@ -33,7 +33,7 @@ DEMO_QUESTIONS = 40
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedQuestion:
     """A question to teachers."""
 
     question_id: str
@@ -48,7 +48,7 @@ class Question:
         return f"{hash64(self.question, self.system or ''):016x}"
 
 
-SCHEMA = pa.schema([(field.name, pa.string()) for field in fields(Question)])
+SCHEMA = pa.schema([(field.name, pa.string()) for field in fields(AskedQuestion)])
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Counts:
     contaminated: int = 0
 
 
-def read(source: Questions, counts: Counts | None = None) -> Iterator[Question]:
+def read(source: Questions, counts: Counts | None = None) -> Iterator[AskedQuestion]:
     """Every different question of a source, checked. The first row with a text counts."""
     counts = Counts() if counts is None else counts
     keys: set[str] = set()
@@ -78,12 +78,12 @@ def read(source: Questions, counts: Counts | None = None) -> Iterator[Question]:
             yield question
 
 
-def _located(source: Questions) -> Iterator[tuple[str, Question]]:
+def _located(source: Questions) -> Iterator[tuple[str, AskedQuestion]]:
     if source.is_generated:
         from lark.demo.pool import questions  # noqa: PLC0415  # the demo is generated, not read
 
         for values in questions(source.number or DEMO_QUESTIONS, source.seed):
-            yield "the demo's questions", Question(**values)
+            yield "the demo's questions", AskedQuestion(**values)
         return
     checks.require_path(source)
     empty: set[str] = set()
@@ -92,45 +92,47 @@ def _located(source: Questions) -> Iterator[tuple[str, Question]]:
         yield row.where, _question(row, source)
 
 
-def _question(row: Row, source: Questions) -> Question:
+def _question(row: Row, source: Questions) -> AskedQuestion:
     columns = Columns(row, source)
     text = columns.text("pair_question")
     check_question(text, row.where)
     labels = Fields({"id": columns.get("row_id"), "answer": columns.get("pair_answer")}, row.where)
     question_id = labels.identity("id") if not is_blank(labels.values["id"]) else f"{hash64(text):016x}"
     answer = None if is_blank(labels.values["answer"]) else labels.answer("answer")
-    question = Question(question_id, text, answer, columns.optional("pair_system"))
+    question = AskedQuestion(question_id, text, answer, columns.optional("pair_system"))
     require_characters(list(asdict(question).values()), row.where)
     return question
 
 
-def sampled(questions: Iterator[Question], source: Questions, without: Collection[str]) -> list[Question]:
+def sampled(
+    questions: Iterator[AskedQuestion], source: Questions, without: Collection[str]
+) -> list[AskedQuestion]:
     """The questions that are asked, in the order of the source. `without`: ids of those that are left out."""
     kept = [question for question in questions if question.question_id not in without]
     if source.number is None or source.is_generated:
         return kept
     checks.enough(source, len(kept))
 
-    def place(question: Question) -> int:
+    def place(question: AskedQuestion) -> int:
         return hash64(str(source.seed), question.question_id)
 
     chosen = {question.question_id for question in heapq.nsmallest(source.number, kept, key=place)}
     return [question for question in kept if question.question_id in chosen]
 
 
-def write(questions: list[Question], folder: Path) -> None:
+def write(questions: list[AskedQuestion], folder: Path) -> None:
     with atomic(folder / QUESTIONS.file) as draft, pq.ParquetWriter(draft, SCHEMA, compression="zstd") as out:
         for start in range(0, len(questions), ROWS):
             rows = [asdict(question) for question in questions[start : start + ROWS]]
             out.write_batch(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
 
 
-def stored(folder: Path) -> Iterator[Question]:
+def stored(folder: Path) -> Iterator[AskedQuestion]:
     """The questions of an artifact."""
     for batch in pq.ParquetFile(folder / QUESTIONS.file, pre_buffer=False).iter_batches(ROWS):
         values: list[dict[str, Any]] = batch.to_pylist()
         for row in values:
-            yield Question(**row)
+            yield AskedQuestion(**row)
 
 
 def number(folder: Path) -> int:

@@ -16,26 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lark.config import Config
-from lark.config.teacher import SELF
 from lark.generation import conversation
 from lark.generation.checks import require_few_failures
-from lark.generation.conversation import Ask, AskSampling, Failure, Reply, Teacher
+from lark.generation.conversation import Ask, AskSampling, Failure, Reply, RunningTeacher
 from lark.generation.journal import Journal
 from lark.models.dialogue import opening
 from lark.reading.untrusted import readable_object
-from lark.store.manifest import read_manifest
-from lark.store.store import Kind, atomic, write_text
+from lark.store.store import atomic, write_text
 from lark.teaching import answer_journals, checks
-from lark.teaching.answer_journals import JOURNALS, Answer, Answers, Limit
-from lark.teaching.question_files import QUESTIONS, Question, stored
+from lark.teaching.answer_journals import JOURNALS, JournalIndex, Limit, StoredSamples
+from lark.teaching.artifacts import ROLLOUTS
+from lark.teaching.asked import asked, limits
+from lark.teaching.question_files import AskedQuestion
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 if TYPE_CHECKING:
     from lark.work.operation import Counts
 
-ROLLOUTS = Kind("rollouts", 1, "rollouts.jsonl")
 FAILED = "failures.jsonl"
 """Questions without an answer, and why."""
 TAKEN = "taken.json"
@@ -44,7 +42,7 @@ MERGED = "merged.json"
 """The counts, written when the merged file is complete."""
 
 
-class Workload:
+class TeacherWork:
     """The questions of one teacher's artifact, and how it is asked."""
 
     def __init__(self, job: Job) -> None:
@@ -52,16 +50,15 @@ class Workload:
         (self.name, self.folder), *_ = job.outputs.items()
         self.teacher = job.config.teacher[self.name]
         self.samples = job.config.teach.samples
-        self.questions = list(asked(job))
-        checks.any_asked(self.name, len(self.questions), job.config.questions)
+        self.questions, self.spared = asked(job, self.name)
         self.by_key = {question.key: question for question in self.questions}
         self.limit = Limit(self.folder, *limits(job, self.name))
 
-    def missing(self, found: Answers) -> list[str]:
+    def missing(self, found: JournalIndex) -> list[str]:
         """Keys of the questions that have to be asked, or asked again for more samples."""
         return [key for key in self.by_key if not found.get(key).is_complete(self.samples)]
 
-    def ask(self, question: Question, first: int) -> Ask:
+    def ask(self, question: AskedQuestion, first: int) -> Ask:
         """The request for the samples from `first` on."""
         system = self.teacher.system_prompt(question.system)
         messages = opening(question.question, system, self.teacher.instruction)
@@ -73,59 +70,20 @@ class Workload:
         return AskSampling.of(self.teacher)
 
 
-def asked(job: Job) -> Iterator[Question]:
-    """The questions of the job: all, or those that the student neither always nor never solves."""
-    from lark.teaching.pass_rates import PASS_RATES, between  # noqa: PLC0415  # it imports this module
-
-    questions = stored(job.inputs[QUESTIONS.name])
-    rates = job.inputs.get(PASS_RATES.name)
-    if rates is None:
-        return questions
-    return between(questions, rates, job.config.questions.pass_rate)
-
-
-def seed_of(question: Question, seed: int) -> int:
+def seed_of(question: AskedQuestion, seed: int) -> int:
     """Seed of a question's first sample. The others count up from it, so it is a hash."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{question.key}".encode()).digest()[:4], "big") >> 1
-
-
-def in_order(config: Config) -> list[str]:
-    """The teachers in the order in which they are asked: those of `teacher=`, without the judge. The student
-    is first if the others depend on its pass rates.
-    """
-    judge = config.teach.judge if config.teach.verify == "judge" else None
-    names = [name for name in config.teacher if name != judge]
-    if config.questions.pass_rate is not None:
-        names.sort(key=lambda name: name != SELF)
-    return names
-
-
-def limits(job: Job, name: str) -> tuple[float | None, float | None]:
-    """The teacher's limits on tokens and money: an equal share of what the earlier teachers have left."""
-    teach = job.config.teach
-    names = in_order(job.config)
-    number = names.index(name)
-    earlier = [job.inputs[f"{ROLLOUTS.name}:{other}"] for other in names[:number] if teach.is_limited]
-    later = len(names) - number
-    counts = [read_manifest(folder).counts for folder in earlier]
-    tokens = None
-    if teach.limit_tokens is not None:
-        tokens = (teach.limit_tokens - sum(count["tokens"] for count in counts)) / later
-    money = None
-    if teach.limit_money is not None:
-        money = (teach.limit_money - sum(count["cost"] for count in counts)) / later
-    return tokens, money
 
 
 @in_shards
 def teach(job: Job) -> Work:
     """Ask the teacher in `job.outputs` what is missing."""
-    workload = Workload(job)
+    workload = TeacherWork(job)
 
     def missing(candidates: Sequence[Shard]) -> list[Shard]:
         if merged(workload.folder):
             return []
-        found = Answers(workload.folder, report=job.is_main)
+        found = JournalIndex(workload.folder, report=job.is_main)
         if workload.limit.reached():
             return []
         keys = set(workload.missing(found))
@@ -133,7 +91,7 @@ def teach(job: Job) -> Work:
 
     @contextlib.contextmanager
     def load() -> Iterator[Do]:
-        found = Answers(workload.folder)
+        found = JournalIndex(workload.folder)
         with started(workload.name, job) as teacher:
 
             def do(batch: Sequence[Shard], progress: Progress) -> None:
@@ -150,7 +108,7 @@ def teach(job: Job) -> Work:
     return Work(shards, missing, load, lambda done: counts, describe, label, "question", many=True)
 
 
-def started(name: str, job: Job) -> contextlib.AbstractContextManager[Teacher]:
+def started(name: str, job: Job) -> contextlib.AbstractContextManager[RunningTeacher]:
     """A teacher, for the time of a block."""
     config = job.config
     teacher = conversation.start(name, config.teacher[name], config.engine, job.device, job.weights or None)
@@ -158,7 +116,11 @@ def started(name: str, job: Job) -> contextlib.AbstractContextManager[Teacher]:
 
 
 def _run(
-    workload: Workload, teacher: Teacher, found: Answers, questions: Sequence[Question], progress: Progress
+    workload: TeacherWork,
+    teacher: RunningTeacher,
+    found: JournalIndex,
+    questions: Sequence[AskedQuestion],
+    progress: Progress,
 ) -> None:
     firsts = [found.get(question.key).samples for question in questions]
     asks = [workload.ask(question, first) for question, first in zip(questions, firsts, strict=True)]
@@ -189,7 +151,7 @@ def _run(
 
 
 def _answers(
-    teacher: Teacher, asks: Sequence[Ask], workload: Workload
+    teacher: RunningTeacher, asks: Sequence[Ask], workload: TeacherWork
 ) -> Generator[tuple[int, list[Reply] | Failure]]:
     """The teacher's answers until a limit is reached. What is in flight then is not waited for."""
     if workload.limit.reached():
@@ -207,13 +169,13 @@ def merged(folder: Path) -> bool:
 
 def merge(job: Job, counts: "Counts") -> "Counts":
     """Write one row per sample, in the order of the questions, and remove the journals."""
-    workload = Workload(job)
+    workload = TeacherWork(job)
     folder = workload.folder
     if not merged(folder):
-        found = Answers(folder)
+        found = JournalIndex(folder)
         if not workload.limit.reached():
             checks.all_asked(workload.name, workload.missing(found), len(workload.by_key))
-        tally = Tally(workload)
+        tally = RolloutTally(workload)
         with atomic(folder / ROLLOUTS.file) as draft, draft.open("w", encoding="utf-8") as out:
             for question in workload.questions:
                 for row in tally.rows(question, found.get(question.key)):
@@ -231,10 +193,10 @@ def merge(job: Job, counts: "Counts") -> "Counts":
 
 
 @dataclass
-class Tally:
+class RolloutTally:
     """Counts of an artifact, for its manifest."""
 
-    workload: Workload
+    workload: TeacherWork
     rollouts: int = 0
     cut: int = 0
     tokens: int = 0
@@ -245,7 +207,7 @@ class Tally:
     models: set[str] = field(default_factory=set)
     """Names that the model gave itself."""
 
-    def rows(self, question: Question, answer: Answer) -> Iterator[dict[str, Any]]:
+    def rows(self, question: AskedQuestion, answer: StoredSamples) -> Iterator[dict[str, Any]]:
         """The rows of a question's samples."""
         if answer.failure is not None and not answer.lines:
             self.failed.append({"key": question.key, "question_id": question.question_id, **answer.failure})
@@ -270,6 +232,7 @@ class Tally:
         asked = len(self.workload.questions)
         reasons = self.reasons
         rest = asked - self.answered - len(self.failed)
+        spared = self.workload.spared
         return {
             "questions": asked,
             "rollouts": self.rollouts,
@@ -280,6 +243,7 @@ class Tally:
             "models": sorted(self.models),
             **({"failures": dict(reasons.most_common())} if reasons else {}),
             **({"not_asked": rest} if rest else {}),
+            **({"spared": spared} if spared else {}),
             **self._taken(),
         }
 
@@ -289,7 +253,9 @@ class Tally:
         return {"taken": taken} if taken else {}
 
 
-def row_of(question: Question, workload: Workload, number: int, sample: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(
+    question: AskedQuestion, workload: TeacherWork, number: int, sample: Mapping[str, Any]
+) -> dict[str, Any]:
     """A rollout as a row of a pool, with how it was made."""
     teacher = workload.teacher
     labels = {

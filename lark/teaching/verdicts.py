@@ -19,16 +19,15 @@ from lark.reading.untrusted import parse_object, parsed
 from lark.store.integrity import verify as intact
 from lark.store.manifest import read_manifest, readable_manifest
 from lark.store.siblings import siblings
-from lark.store.store import Kind, atomic, write_text
+from lark.store.store import atomic, write_text
 from lark.teaching import checks
-from lark.teaching.rollouts import ROLLOUTS
+from lark.teaching.artifacts import ROLLOUTS, VERDICTS
 from lark.work.operation import Job
 from lark.work.sharding import Do, Progress, Shard, Work, in_shards
 
 if TYPE_CHECKING:
     from lark.work.operation import Counts
 
-VERDICTS = Kind("verdicts", 1, "verdicts.jsonl")
 TAKEN = "taken.jsonl"
 PART = "part-*.jsonl"
 ROWS = 200

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from lark.config import Config
-from lark.generation.conversation import Ask, AskSampling, Failure, Reply, Teacher
+from lark.generation.conversation import Ask, AskSampling, Failure, Reply, RunningTeacher
 from lark.grading.answers import AnswerFormat, extract_boxed_list
 from lark.grading.final_answers import READERS, equal_answers, gold_answer
 from lark.grading.verify import Pair, Verifier
@@ -79,7 +79,7 @@ def _answer(response: str, places: Sequence[str]) -> tuple[str | None, str]:
     return None, places[-1]
 
 
-def judged(rows: Sequence[Rollout], judge: Teacher, config: Config) -> list[Verdict]:
+def judged(rows: Sequence[Rollout], judge: RunningTeacher, config: Config) -> list[Verdict]:
     """Verdicts by another model."""
     assert config.teach.judge is not None
     sampling = AskSampling.of(config.teacher[config.teach.judge])

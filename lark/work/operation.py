@@ -132,6 +132,8 @@ class Operation:
     """
     forget: Callable[[Path], None] | None = None
     """Before it is forced: deletes what is kept outside the artifact's folder."""
+    carry: Callable[[Job], None] | None = None
+    """Before it runs, also if it is forced: copies what its inputs have already into the job's folders."""
     prepare: Callable[[Job], None] | None = None
     """Before it runs, unless it is forced: copies what earlier work has left into the job's folders."""
     curve: str = ""
@@ -185,6 +187,8 @@ class Step:
     """The student of an evaluation."""
     teacher: str = ""
     """The teacher whose artifact it makes, in the stage `teach`."""
+    heat: int = 0
+    """The heat of teaching that it belongs to, from 1. 0: none; its artifact is the run's own."""
     purpose: str = ""
     """The analysis that needs it (`analysis.name`); `force=` accepts this name too."""
     apart: bool = False
@@ -197,10 +201,13 @@ class Step:
     @property
     def title(self) -> str:
         """Name in plans. It distinguishes an evaluation of the base model from one of a trained student, and
-        the teachers from each other.
+        the teachers and heats from each other.
         """
+        heat = f" (heat {self.heat})" if self.heat else ""
         if self.teacher:
-            return f"{self.operation.name} {self.teacher}"
+            return f"{self.operation.name} {self.teacher}{heat}"
+        if heat:
+            return f"{self.operation.name}{heat}"
         return f"{self.operation.name} (base model)" if self.model == "base" else self.operation.name
 
     @cached_property

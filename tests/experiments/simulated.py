@@ -5,7 +5,7 @@ Run as: python -m tests.experiments.simulated [repetitions]     prints coverage 
 (4,000 repetitions: about ten minutes)
 
 An answer is right with probability sigmoid(μ_m + difficulty of the problem + its difficulty for the entrant
-+ effect of the training seed). Nothing in `experiments.harness.paired` assumes this form.
++ effect of the training seed). Nothing in `lark.selection.paired` assumes this form.
 """
 
 import logging
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.harness.halving import Design, Heat, Results, tournament
-from experiments.harness.paired import Floats, compare
 from lark.printing import log_to
+from lark.selection.paired import Floats, compare
 
 log = logging.getLogger("simulated")
 

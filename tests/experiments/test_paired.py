@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.harness.halving import ERROR, Design, judge, tournament
-from experiments.harness.paired import compare
+from lark.selection.paired import compare
 from tests.experiments.simulated import Rates, World, coverage, outcomes, trainer
 
 HALVING = Design((2, 4, 8))

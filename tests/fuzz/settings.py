@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from lark.config import Config
-from lark.config.cli import CONF, options_of
+from lark.config.argument_checks import CONF, options_of
 from lark.pipeline import pipeline as pipelines
 from tests.conftest import SMALL, work_here
 from tests.fuzz.case import DIFFERENT, Case, Result, judged

@@ -15,7 +15,7 @@ import torch
 from lark.errors import LarkError
 from lark.gpu_check import __main__ as program
 from lark.gpu_check import arithmetic, versions
-from lark.gpu_check.check import CHECKS, Check, Place, within
+from lark.gpu_check.check import CHECKS, Check, CheckPlace, within
 from lark.gpu_check.runner import CheckResult, run_checks, table, verdict
 from tests.conftest import ROOT
 
@@ -161,16 +161,16 @@ def test_every_check_exists() -> None:
 
 
 @pytest.fixture
-def cpu(tmp_path: Path) -> Place:
-    return Place("cpu", 1, tmp_path)
+def cpu(tmp_path: Path) -> CheckPlace:
+    return CheckPlace("cpu", 1, tmp_path)
 
 
 @pytest.mark.parametrize("check", [arithmetic.loss, arithmetic.attention])
-def test_arithmetic_agrees_with_float64(check: Callable[[Place], str], cpu: Place) -> None:
+def test_arithmetic_agrees_with_float64(check: Callable[[CheckPlace], str], cpu: CheckPlace) -> None:
     assert "limit" in check(cpu)
 
 
-def test_a_wrong_loss_is_found(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_loss_is_found(cpu: CheckPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its value is right, but the gradient of the head is 2% too small."""
     right, calls = arithmetic.weighted_loss, 0
 
@@ -194,7 +194,7 @@ def test_a_wrong_loss_is_found(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == 1
 
 
-def test_attention_across_trajectories_is_found(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_across_trajectories_is_found(cpu: CheckPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     joined = arithmetic.Segments.of([31, 52])  # pairs of the four trajectories
     monkeypatch.setattr(arithmetic.Segments, "of", lambda sizes: joined)
     with pytest.raises(LarkError, match="output: error"):

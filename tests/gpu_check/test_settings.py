@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from lark.config import Config
 from lark.errors import LarkError
 from lark.gpu_check import arithmetic, settings, short_training, speed, stages, student
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import CheckPlace
 from lark.gpu_check.expectations import expect_one_skipped, expect_packs, expect_runs_code
 from lark.gpu_check.planned import planner_for
 from lark.gpu_check.student import Sample, narrow, whole, wide
@@ -29,14 +29,14 @@ from lark.work.machine import Machine
 from lark.work.operation import Step
 
 GPUS_GIB = (24, 40, 80)
-RUNS: dict[str, Callable[[Place], Any]] = {
+RUNS: dict[str, Callable[[CheckPlace], Any]] = {
     "packs": stages.packs,
     "scoring": stages.scoring,
     "resume": stages.resume,
     "vllm": stages.vllm,
     "tensor-parallel": stages.tensor_parallel,
 }
-TRAININGS: dict[str, Callable[[Place], Any]] = {
+TRAININGS: dict[str, Callable[[CheckPlace], Any]] = {
     "memory": short_training.memory,
     "offload": short_training.offload,
     "qlora": short_training.qlora,
@@ -49,15 +49,17 @@ class RecordedError(Exception):
     """In place of a process that needs a GPU."""
 
 
-def gpu(folder: Path, processes: int = 2) -> Place:
-    return Place("cuda", processes, folder)
+def gpu(folder: Path, processes: int = 2) -> CheckPlace:
+    return CheckPlace("cuda", processes, folder)
 
 
-def commands(check: Callable[[Place], Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+def commands(
+    check: Callable[[CheckPlace], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[Config]:
     """The configurations of the runs that a check starts."""
     recorded = []
 
-    def record(place: Place, outputs: Path, overrides: list[str], processes: int) -> str:
+    def record(place: CheckPlace, outputs: Path, overrides: list[str], processes: int) -> str:
         recorded.append(settings.composed(stages._command(place, outputs, overrides, processes)[2:]))
         return ""
 
@@ -126,12 +128,12 @@ def on_disk(sample: Sample, folder: Path) -> tuple[Path, PreTrainedConfig]:
 
 
 def requests(
-    check: Callable[[Place], Any], place: Place, monkeypatch: pytest.MonkeyPatch
-) -> list[short_training.Request]:
+    check: Callable[[CheckPlace], Any], place: CheckPlace, monkeypatch: pytest.MonkeyPatch
+) -> list[short_training.ShortTraining]:
     """The trainings that a check asks for."""
     recorded = []
 
-    def record(place: Place, request: short_training.Request, name: str = "run") -> Any:
+    def record(place: CheckPlace, request: short_training.ShortTraining, name: str = "run") -> Any:
         recorded.append(request)
         if len(recorded) == 2 or check not in (short_training.qlora, short_training.sequence_parallel):
             raise RecordedError

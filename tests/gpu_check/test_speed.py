@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from lark.generation.vllm import is_cpu_build
-from lark.gpu_check.check import Place
+from lark.gpu_check.check import CheckPlace
 from lark.gpu_check.speed import scoring, uses_liger
 from lark.models.liger import apply_liger
 from lark.models.shapes import DEMO
@@ -79,7 +79,7 @@ def test_the_steps_and_the_attention_are_the_engines(counts: dict[str, Any]) -> 
 
 
 def test_scoring_reports_its_speed_in_the_planners_units(tmp_path: Path) -> None:
-    measured = scoring(Place("cpu", 1, tmp_path / "scoring-speed"))
+    measured = scoring(CheckPlace("cpu", 1, tmp_path / "scoring-speed"))
     (rate,) = measured.rates
     assert rate["kind"] == "forward" and rate["hidden"] == 128
     tokens = 1024 + 2 * 512 + 8 * 128
@@ -87,6 +87,7 @@ def test_scoring_reports_its_speed_in_the_planners_units(tmp_path: Path) -> None
     assert 0 < measured.figures["peak_gib"] <= 1.1 * measured.figures["planned_gib"]
 
 
+@pytest.mark.usefixtures("unpatched")
 def test_ligers_norms_are_recognised() -> None:
     pytest.importorskip("liger_kernel")
     model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)

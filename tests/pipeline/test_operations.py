@@ -164,6 +164,8 @@ def every_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str],
     asked = [[], ["student=smollm2", "engine=hf"], *([f"analysis.name={name}"] for name in ANALYSES)]
     asked += [[f"method={name}"] for name in methods.METHODS if name != "external"]
     asked.append(["pool=taught", "questions.path=demo", "teacher=[self]"])
+    in_heats = ["teacher=[self,demo]", "teach.heats=[2,all]", "pool.questions=null"]
+    asked.append(["pool=taught", "questions.path=demo", *in_heats])
     plans = [(typed, steps(folder, *few, *typed)) for typed in asked]
     return [
         ([*few, *typed], {n for s in plan for n in (s.stage, s.operation.name, s.purpose)})

@@ -10,7 +10,7 @@ import pytest
 from lark.config import Config
 from lark.errors import LarkError
 from lark.gpu_check import measurements as records
-from lark.gpu_check.check import CHECKS, Measured
+from lark.gpu_check.check import CHECKS, Measurements
 from lark.gpu_check.runner import CheckResult
 from lark.models.shapes import Shape, shape_of
 from lark.pipeline.plan import make_plan
@@ -166,7 +166,7 @@ def test_the_checks_line_is_read_back_and_of_this_machine_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written by the check on this machine's CPU, and then read on a machine with another processor."""
-    measured = Measured("", {"peak_gib": 1.0}, [rate("forward", 5000.0, 2e6, hidden=128)])
+    measured = Measurements("", {"peak_gib": 1.0}, [rate("forward", 5000.0, 2e6, hidden=128)])
     result = CheckResult(CHECKS[0], "pass", "", 1.0, "cpu", measured)
     path, line = records.write(tmp_path, records.record([result], 0, [("torch", "2")], 0.08))
     assert json.loads(line)["checks"][0]["peak_gib"] == 1.0

@@ -14,6 +14,7 @@ from lark.pool.read import question_texts, read
 from lark.pool.summary_text import pool_summary
 from lark.pool.taught import SOURCES, write_sources
 from lark.pool.worker import write_parts_on_cluster
+from lark.teaching.heats import standing_of
 from lark.work.operation import Counts, Job, Operation
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def _whole(pool: Pool, job: Job) -> Counts:
     counts = pools.write(trajectories, job.folder / pools.FILE, pool, tally)
     # It has paths of this machine.
     (job.folder / SOURCES).unlink(missing_ok=True)
-    return counts
+    standing = standing_of(job.inputs)
+    return {**counts, "heats": standing.to_dict()} if standing.heat else counts
 
 
 def _fetch(config: Config) -> bool:

@@ -11,7 +11,9 @@ from lark.evaluation import benchmarks
 from lark.generation.checks import key_of
 from lark.generation.engine import check_engine
 from lark.pipeline.operations.teach_costs import teach_cost
-from lark.teaching import checks, earlier, question_files, rollouts, verdicts
+from lark.selection.leads import decide
+from lark.teaching import asked, checks, earlier, question_files, rollouts, verdicts
+from lark.teaching.heats import Standing, heat_line
 from lark.teaching.pass_rates import write_pass_rates
 from lark.teaching.verdicts import verdict_line
 from lark.work.machine import Machine
@@ -85,6 +87,8 @@ def _about_rollouts(config: Config, counts: Counts, made: bool) -> None:
     if counts["cost"]:
         parts.append(f"cost {counts['cost']:,.2f}")
     parts += [f"{number:,} questions unanswered ({reason})" for reason, number in _failures(counts)]
+    if counts.get("spared"):
+        parts.append(f"{counts['spared']:,} questions spared")
     if counts.get("not_asked"):
         parts.append(f"{counts['not_asked']:,} questions not asked: a limit was reached")
     log.info("          %s", ", ".join(parts))
@@ -110,15 +114,22 @@ def _about_pass_rates(config: Config, counts: Counts, made: bool) -> None:
         )
 
 
+def _about_heat(config: Config, counts: Counts, made: bool) -> None:
+    """Which teachers a heat has stopped, and why."""
+    log.info("          %s", heat_line(Standing.of(counts)))
+
+
 READ_QUESTIONS = Operation("read_questions", "teach", _read_questions, fetch=_fetch, notice=_about_questions)
 ASK = Operation(
-    "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", prepare=earlier.take_over,
-    check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
+    "teach", "teach", "lark.teaching.rollouts:teach", processes="sharing", carry=earlier.carry,
+    prepare=earlier.take_over, check=_check, collect=rollouts.merge, cost=teach_cost, notice=_about_rollouts,
 )  # fmt: skip
 VERIFY = Operation(
     "verify_rollouts", "teach", "lark.teaching.verdicts:verify", processes="one", on_cpu=True,
     prepare=verdicts.take_over, collect=verdicts.merge, notice=_about_verdicts,
 )  # fmt: skip
 PASS_RATE = Operation("count_pass_rates", "teach", write_pass_rates, notice=_about_pass_rates)
+DRAW = Operation("draw_questions", "teach", asked.draw)
+DECIDE = Operation("decide_heat", "teach", decide, notice=_about_heat)
 
-OPERATIONS = (READ_QUESTIONS, ASK, VERIFY, PASS_RATE)
+OPERATIONS = (READ_QUESTIONS, DRAW, ASK, VERIFY, PASS_RATE, DECIDE)

@@ -75,7 +75,8 @@ def _work(name: str, teacher: Teacher, size: Size, tokens: float) -> str:
     prompt = (QUESTION_CHARACTERS + TEMPLATE_CHARACTERS) / CHARACTERS * size.rollouts
     money = (prompt * teacher.price.input + tokens * teacher.price.output) / 1e6
     about = "about " if size.tokens else "up to "
-    parts = [f"{name}: {size.rollouts:,} rollouts", f"{about}{tokens:,.0f} tokens"]
+    most = "at most " if size.is_most else ""
+    parts = [f"{name}: {most}{size.rollouts:,} rollouts", f"{about}{tokens:,.0f} tokens"]
     if money:
         parts.append(f"cost {about}{money:,.2f}")
     return ", ".join(parts)

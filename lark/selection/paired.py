@@ -28,6 +28,8 @@ A bootstrap of few problems is too optimistic: it takes their variance for the t
 widened like Student's t over P - 1 degrees of freedom, and the variance of a pair is at least that of a
 single problem on which they differ. And if every one of P problems favours the same entrant, chance does
 that with 2^(1-P): nothing is called significant unless this, times the number of pairs, is within the error.
+
+Entrants that are not trained, such as teachers (lark/selection/leads.py), have no effect of a seed: σ_a is 0.
 """
 
 from collections.abc import Mapping
@@ -77,6 +79,11 @@ class Comparison:
     problems: int = 0
 
     @property
+    def joint_half(self) -> Floats:
+        """Half the length of the intervals that contain all differences together."""
+        return self.joint * self.scale
+
+    @property
     def low(self) -> Floats:
         """Lower end of each difference's own interval."""
         return self.difference - self.half
@@ -92,7 +99,7 @@ class Comparison:
         """
         if self.seed_deviation is None or self.problems < self.least_problems:
             return np.zeros_like(self.difference, dtype=bool)
-        return (self.difference > 0) & (self.difference > self.joint * self.scale)
+        return (self.difference > 0) & (self.difference > self.joint_half)
 
     @property
     def order(self) -> list[int]:
@@ -115,9 +122,10 @@ def compare(
     joint_level: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    trained: bool = True,
 ) -> Comparison:
     """Compare entrants by their results [S, P]. `level`: of each pair's interval; `joint_level`: of all
-    pairs together.
+    pairs together. `trained`: whether training seeds have an effect, which one seed cannot show.
     """
     names = tuple(results)
     tables = [np.asarray(table, dtype=np.float64) for table in results.values()]
@@ -142,6 +150,9 @@ def compare(
     scale = np.maximum.reduce([error, *tails])
     ratio = np.divide(shift, scale, out=np.zeros_like(shift), where=scale > 0)
     joint = max(float(np.quantile(ratio.max(axis=1, initial=0.0), joint_level)), _normal(joint_level))
+    seed_deviation = 0.0 if not trained else None
+    if seeds.freedom:
+        seed_deviation = float(np.sqrt(seeds.variance))
     half = np.maximum(error, tails[0]) * _normal(level) * _widening(_normal(level), problems)
     return Comparison(
         names,
@@ -152,7 +163,7 @@ def compare(
         _square(half, first, second, len(tables)),
         _square(scale, first, second, len(tables)),
         joint * _widening(joint, problems),
-        float(np.sqrt(seeds.variance)) if seeds.freedom else None,
+        seed_deviation,
         least_problems=ceil(1 + log2(len(first) / (1 - joint_level))),
         problems=problems,
     )
