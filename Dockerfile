@@ -24,5 +24,6 @@ WORKDIR /lark
 COPY Makefile pyproject.toml constraints.txt constraints-gpu.txt ./
 RUN make setup ENGINE=${ENGINE} FLASH=${FLASH}
 COPY . .
+RUN .venv/bin/python -m lark.importable
 
 CMD ["make", "run"]

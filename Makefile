@@ -105,6 +105,7 @@ $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
 	$(INSTALL) --group torch
 	$(INSTALL) --group run
+	$(if $(wildcard lark),$(PY) -m lark.importable)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run

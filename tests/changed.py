@@ -22,6 +22,7 @@ NOT_PYTHON = {
     ".md": "tests/test_docs.py",
     ".yaml": "tests/config/test_config.py",
     ".js": "tests/explorer/test_server.py",
+    ".ipynb": "tests/examples/test_notebooks.py",
 }
 """The tests of files that are not modules, by their ending."""
 

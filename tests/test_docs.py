@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lark.pool.cleaning import Tally
 from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
 from lark.scoring import methods
+from lark.scoring.own_method import method_of
 from lark.selection.write import write_selection
 from lark.training.encoded_set import read_examples
 from lark.training.trl import WeightedSFTTrainer
@@ -168,7 +170,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_example_of_a_method_is_one_with_an_option() -> None:
-    (function,), (_, settings) = blocks("add-a-method.md", "python")[-1:], blocks("add-a-method.md", "yaml")
+    *_, function, _ = blocks("add-a-method.md", "python")
+    _, settings, _ = blocks("add-a-method.md", "yaml")
     found: dict[str, Any] = {}
     exec(function, vars(methods) | {"__name__": "example"}, found)
     options = yaml.safe_load(settings)["options"]
@@ -178,6 +181,20 @@ def test_the_example_of_a_method_is_one_with_an_option() -> None:
     method.check(options)
     row = {"question_id": "q", "candidate_id": "a", "n_tokens": 2, "nll": 6.0, "brier": 1.0, "rank_sum": 2.0}
     assert method.score(pd.DataFrame([row]), options) == pytest.approx([3.0])
+    assert method.score(pd.DataFrame([row]), {"power": 2.0}) == pytest.approx([1.5])
+
+
+def test_the_example_of_a_method_of_ones_own_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's module, found in the current folder, and its YAML file, found by Hydra's search path."""
+    *_, function = blocks("add-a-method.md", "python")
+    *_, settings = blocks("add-a-method.md", "yaml")
+    for file, text in (("my_package/my_scores.py", function), ("my_conf/method/surprise.yaml", settings)):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    method = method_of(composed("hydra.searchpath=[file://my_conf]", "method=surprise").method)
+    row = {"question_id": "q", "candidate_id": "a", "n_tokens": 2, "nll": 6.0, "brier": 1.0, "rank_sum": 2.0}
     assert method.score(pd.DataFrame([row]), {"power": 2.0}) == pytest.approx([1.5])
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT
 
 LAYERS = [
-    ["errors", "names", "limits", "secrets", "printing", "processors"],
+    ["errors", "names", "limits", "secrets", "printing", "processors", "importable"],
     ["reading"],
     ["config"],
     ["store"],
@@ -38,7 +38,7 @@ LAYERS = [
     ["planner"],
     ["output"],
     ["pipeline"],
-    ["export", "publish", "explorer", "gpu_check"],
+    ["export", "publish", "explorer", "gpu_check", "api", "api_checks"],
     ["experiments"],
 ]
 """Lowest first: modules and packages of lark, and the experiments."""

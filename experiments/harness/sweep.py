@@ -258,5 +258,7 @@ def method_label(name: str) -> str:
     """The method's name in tables, from its name in folders: `LARK`, or `LARK (reversed)` for
     lark-reversed.
     """
-    label = str(OmegaConf.load(CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml").label)
+    file = CONF / "method" / f"{name.removesuffix(REVERSED)}.yaml"
+    # A user's method has its file elsewhere, or none.
+    label = str(OmegaConf.load(file).label) if file.exists() else name.removesuffix(REVERSED)
     return f"{label} (reversed)" if name.endswith(REVERSED) else label

@@ -1,5 +1,6 @@
 """How trajectories are scored: the method, its judge, and what the forward pass records."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +82,9 @@ class Validation:
 
 @dataclass
 class Method:
-    """How candidates are ranked. The function of the same name is in lark/scoring/methods.py."""
+    """How candidates are ranked. The function of the same name is in lark/scoring/methods.py, unless
+    `function` names another.
+    """
 
     name: str = MISSING
     label: str = MISSING
@@ -92,6 +95,12 @@ class Method:
     """
     seed: int = 42
     """Seed of method=random (paper, App. C.3)."""
+    function: str | None = None
+    """The function of method=own, as `package.module:name`, in a module that Python can import here. It takes
+    a table and returns one score per row (docs/add-a-method.md).
+    """
+    needs: list[str] = field(default_factory=list)
+    """What the function of method=own needs, such as [statistics]: it sees these columns and the lengths."""
     path: str | None = None
     """Scores from another tool, for method=external: Parquet or CSV with question_id, candidate_id, score,
     or the authors' scores.json.
@@ -101,7 +110,7 @@ class Method:
     selected.
     """
     higher_is_better: bool = True
-    """Direction of the scores of method=external. The other methods define their own."""
+    """Direction of the scores of method=external and method=own. The other methods define their own."""
     reverse: bool = False
     """Select the other end: what the method puts last. Tables and folders then name it so: LARK (reversed).
     """
@@ -117,6 +126,8 @@ class Method:
     def __post_init__(self) -> None:
         section = Section("method", self)
         section.plain_name()
+        is_function = self.function is None or re.fullmatch(r"[\w.]+:\w+", self.function) is not None
+        section.require("function", is_function, "give package.module:function")
         text_name("method.teacher", self.teacher)
         section.seed("seed")
 

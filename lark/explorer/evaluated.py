@@ -9,7 +9,7 @@ from lark.errors import LarkError
 from lark.evaluation.grade import GENERATIONS, METRICS
 from lark.explorer.listing import Entry, Listing, started
 from lark.explorer.problems import PageError
-from lark.explorer.rankings import selected_by
+from lark.explorer.selections import selected_by
 from lark.selection.write import SELECTION
 from lark.training.checkpoints import CHECKPOINT
 

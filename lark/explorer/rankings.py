@@ -5,28 +5,30 @@ finished selections.
 import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache as once
 from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from lark.config.method import method_key
 from lark.errors import LarkError
-from lark.explorer.listing import Entry, Listing
+from lark.explorer.listing import Entry
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
 from lark.explorer.tables import OpenView
 from lark.explorer.views import selections_of
+from lark.scoring.by_question import Floats
 from lark.scoring.methods import METHODS, find_method
 from lark.scoring.selection_method import RESERVED, SelectionMethod
 from lark.scoring.sources import SOURCES
 from lark.selection.choose import find_teacher
+from lark.selection.write import ALL_SCORES
 
 CONF = Path(__file__).parents[2] / "conf" / "method"
 
@@ -40,6 +42,8 @@ class Ranking:
     method: SelectionMethod
     options: Mapping[str, Any] = field(default_factory=dict)
     teacher: str | None = None
+    stored: Entry | None = None
+    """A selection that keeps the scores, if the code here is not the one that computed them."""
 
     @property
     def is_external(self) -> bool:
@@ -77,7 +81,9 @@ def about(method: SelectionMethod) -> str:
     text = " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
     # An external tool's scores have the direction that their selection states: neither is the reverse.
     is_external = "external" in method.needs
-    is_reversed = method.higher_is_better != METHODS[method.name].higher_is_better
+    if method.origin:
+        text = f"A method of your own: {method.origin}."
+    is_reversed = method.higher_is_better != METHODS.get(method.name, method).higher_is_better
     return f"{text} Reversed here: the other end is selected." if is_reversed and not is_external else text
 
 
@@ -91,23 +97,30 @@ def rankings_of(opened: OpenView) -> list[Ranking]:
             rankings[ranking.key] = ranking
     for entry in selections_of(opened.listing, opened.view):
         try:
-            ranking = ranking_of(opened.listing.config(entry)["depends"])
+            ranking = ranking_of(opened.listing.config(entry)["depends"], entry)
         except LarkError:
             continue  # the selection itself says what is wrong
         if ranking.needs <= {*available, "external"}:
             rankings.setdefault(ranking.key, ranking)
-    names = list(METHODS)
-    return sorted(rankings.values(), key=lambda r: (names.index(r.method.name), r.key))
+    places = {name: place for place, name in enumerate(METHODS)}
+    return sorted(rankings.values(), key=lambda r: (places.get(r.method.name, len(places)), r.key))
 
 
-def ranking_of(depends: Mapping[str, Any]) -> Ranking:
+def ranking_of(depends: Mapping[str, Any], entry: Entry | None = None) -> Ranking:
     """The ranking that a selection used, from its configuration."""
     name = str(depends.get("method"))
     reverse = bool(depends.get("reverse", False))
-    method = find_method(name, bool(depends.get("higher_is_better", True)), reverse)
-    options = method.check({key: value for key, value in depends.items() if key not in RESERVED})
-    defaults = signature(method.function).parameters
-    changed = {key: value for key, value in options.items() if value != defaults[key].default}
+    options = {key: value for key, value in depends.items() if key not in RESERVED}
+    changed = {}
+    code = depends.get("code", {}).get("method")
+    if code is None:
+        method = find_method(name, bool(depends.get("higher_is_better", True)), reverse)
+        options = method.check(options)
+        defaults = signature(method.function).parameters
+        changed = {key: value for key, value in options.items() if value != defaults[key].default}
+    else:
+        method = _elsewhere(name, depends, reverse)
+        changed = {**options, "code": code}
     changed |= {key: depends[key] for key in ("teacher", "scores") if key in depends}
     key = method_key(name, reverse)
     label = label_of(name)
@@ -115,10 +128,27 @@ def ranking_of(depends: Mapping[str, Any]) -> Ranking:
         label = f"{label} (reversed)"
     if not changed:
         return Ranking(key, label, method)
+    stored = None if code is None else entry
     details = ", ".join(f"{option} {str(value)[:12]}" for option, value in changed.items())
     # The key is a part of an address, so the values of options cannot be in it.
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Ranking(f"{key}-{digest}", f"{label} ({details})", method, options, depends.get("teacher"))
+    teacher = depends.get("teacher")
+    return Ranking(f"{key}-{digest}", f"{label} ({details})", method, options, teacher, stored)
+
+
+def _elsewhere(name: str, depends: Mapping[str, Any], reverse: bool) -> SelectionMethod:
+    """A method whose code is not here, or is another by now. The function that the store names is not
+    imported: looking at a store must not run code.
+    """
+    here = METHODS.get(name, SelectionMethod(name, frozenset(), _unavailable))
+    upwards = bool(depends.get("higher_is_better", here.higher_is_better))
+    origin = str(depends.get("function") or "")
+    return replace(here, needs=frozenset(), higher_is_better=upwards != reverse, origin=origin)
+
+
+def _unavailable(trajectories: pd.DataFrame) -> Floats:
+    """The function of a user's method."""
+    return np.full(len(trajectories), np.nan)
 
 
 def scores(ranking: Ranking, opened: OpenView, rows: np.ndarray | None = None) -> np.ndarray:
@@ -134,6 +164,9 @@ def _scores(ranking: Ranking, opened: OpenView, rows: np.ndarray | None) -> np.n
     codes = teacher.code if rows is None else teacher.code[rows]
     if ranking.is_external:
         return np.full(len(codes), np.nan)
+    if ranking.stored is not None:
+        stored = opened.stored(ranking.stored, ALL_SCORES, "score")
+        return stored if rows is None else stored[rows]
     table = opened.frame(sorted(ranking.needs), rows, rows is None and _ignores_ids(ranking, opened))
     missing = sorted(ranking.needs - set(table.columns))
     if missing:
@@ -237,48 +270,3 @@ def find_ranking(rankings: list[Ranking], key: str) -> Ranking:
             return ranking
     keys = ", ".join(ranking.key for ranking in rankings)
     raise PageError(f"There is no method {key[:60]} for this pool and student. Those with scores: {keys}.")
-
-
-def selected_by(entry: Entry, listing: Listing) -> dict[str, Any]:
-    """The method, weighting and budget of a selection."""
-    depends = listing.config(entry)["depends"]
-    budget = depends.get("budget")
-    ranking = ranking_of(depends)
-    words = amount(budget)
-    return {
-        "fingerprint": entry.fingerprint,
-        "name": entry.name,
-        "method": ranking.method.name,
-        "ranking": ranking.key,
-        "label": ranking.label,
-        "weighting": str(depends.get("weighting")),
-        "budget": budget if isinstance(budget, int) else None,
-        "amount": words,
-        "amount_key": re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-")[:80],
-    }
-
-
-def selections(opened: OpenView) -> tuple[list[tuple[Entry, dict[str, Any]]], list[str]]:
-    """The finished selections of a view with their methods and budgets, and what is wrong with those that
-    cannot be read.
-    """
-    described = []
-    problems = []
-    for entry in selections_of(opened.listing, opened.view):
-        try:
-            described.append((entry, selected_by(entry, opened.listing)))
-        except LarkError as problem:
-            problems.append(str(problem))
-    return described, problems
-
-
-def amount(budget: Any) -> str:
-    """A selection's budget in words: "B = 3" per question, or "450 trajectories in all" across questions."""
-    if not isinstance(budget, dict):
-        return f"B = {budget}"
-    words = {
-        "total": "{:,} trajectories in all",
-        "tokens": "{:,} tokens in all",
-        "size": "at most {:,} per question",
-    }
-    return ", ".join(words.get(key, f"{key} {{}}").format(value) for key, value in budget.items())

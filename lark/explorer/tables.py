@@ -75,6 +75,11 @@ class OpenView:
             if kind is not None and is_holder:
                 yield entry, kind.file
 
+    def stored(self, entry: Entry, file: str, name: str) -> np.ndarray:
+        """A column of an artifact's table; NaN for rows that it does not have."""
+        values = _column(entry, file, name, self.pool, self.cache)
+        return np.full(len(self.pool), np.nan) if values is None else values
+
     def frame(
         self, names: Iterable[str], rows: np.ndarray | None = None, by_number: bool = False
     ) -> pd.DataFrame:

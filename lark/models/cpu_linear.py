@@ -11,8 +11,10 @@ weights. They have no gradients of their own: a packed layer with `gradients` al
 weight in that layout, for the gradient at its input.
 """
 
+import contextlib
 import logging
 import platform
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeGuard
 
@@ -165,6 +167,18 @@ def pack_linears(model: nn.Module, gradients: bool = False, smallest: int = 0) -
                 setattr(parent, name, PackedLinear(layer, gradients))
                 packed += 1
     return packed
+
+
+@contextlib.contextmanager
+def packed_for_now(model: nn.Module) -> Iterator[None]:
+    """`pack_linears` for the time of a `with` block. The model needs memory for both forms of its layers."""
+    layers = [(parent, name, layer) for parent in model.modules() for name, layer in parent.named_children()]
+    try:
+        pack_linears(model)
+        yield
+    finally:
+        for parent, name, layer in layers:
+            setattr(parent, name, layer)
 
 
 def _can_be_packed(layer: nn.Module) -> TypeGuard[nn.Linear]:

@@ -3,7 +3,9 @@ implementation.
 """
 
 import contextlib
+import copy
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +115,30 @@ def load_chat(path: str, student: Student, last_only: bool = False) -> ChatForma
     label = f"{student.setting}.path={path}"
     tokenizer = load_tokenizer(path, student.revision, label)
     stops = generation_stops(path, student.revision, label, len(tokenizer))
+    return _chat(tokenizer, student, stops, _config(path, student.revision, label), label, last_only)
+
+
+def _chat(
+    tokenizer: PreTrainedTokenizerBase,
+    student: Student,
+    stops: Iterable[int],
+    config: PreTrainedConfig | None,
+    label: str,
+    last_only: bool = False,
+) -> ChatFormat:
     chat = ChatFormat(tokenizer, student.chat_template, stops, ChatOptions.of(student), last_only)
-    config = _config(path, student.revision, label)
     tokenizer_checks.require_embedded(chat.renderer.template.written_ids, tokenizer, config, label)
     return chat
+
+
+def chat_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, student: Student) -> ChatFormat:
+    """The same with a tokenizer and a model that the caller has loaded. The tokenizer is not changed."""
+    label = f"the tokenizer of {student.path}"
+    own = _checked_tokenizer(copy.deepcopy(tokenizer), model.config, label)
+    stops = getattr(model.generation_config, "eos_token_id", None)
+    if not isinstance(stops, list):
+        stops = [] if stops is None else [stops]
+    return _chat(own, student, stops, model.config, label)
 
 
 def load_tokenizer(path: str, revision: str | None, label: str) -> PreTrainedTokenizerBase:
@@ -129,12 +151,18 @@ def load_tokenizer(path: str, revision: str | None, label: str) -> PreTrainedTok
         _require_objects(path, revision)
         raise LarkError(f"{label}: its tokenizer cannot be loaded ({first_line(error)}).") from error
     tokenizer = tokenizer_checks.require_agreement(result, label)
+    return _checked_tokenizer(tokenizer, _config(path, revision, label), label)
+
+
+def _checked_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None, label: str
+) -> PreTrainedTokenizerBase:
     tokenizer_checks.require_special_tokens(tokenizer, label)
     tokenizer_checks.refuse_lost_text(tokenizer, label)
     # Text cannot become a special token, so a padding token beyond the embeddings does no harm.
     special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
     ids = set(tokenizer.get_vocab().values()) - special
-    tokenizer_checks.require_embedded(ids, tokenizer, _config(path, revision, label), label)
+    tokenizer_checks.require_embedded(ids, tokenizer, config, label)
     return tokenizer
 
 

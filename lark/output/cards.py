@@ -208,7 +208,11 @@ def _settings(facts: Facts) -> list[str]:
     pool = facts.input("pool")
     budget = depends.get("budget")
     sizes = {"size": budget} if isinstance(budget, int) else _mapping(budget)
-    named = {"method", "weighting", "budget", "scores", "higher_is_better"}
+    named = {"method", "weighting", "budget", "scores", "code"}
+    if "function" in depends:  # a user's method may have any name
+        depends = {**depends, "method": "own", "name": depends["method"]}
+    else:
+        named.add("higher_is_better")
     options = {key: value for key, value in depends.items() if key not in named}
     layout = str(pool.depends.get("format", "rows"))
     group = layout if layout in ("demo", "rsr", "hub") else "files"
@@ -228,11 +232,15 @@ def _settings(facts: Facts) -> list[str]:
     ]
 
 
+OF_METHOD = ("teacher", "reverse", "function", "needs", "higher_is_better", "name")
+"""Settings of a method that are not options of its function."""
+
+
 def _key(name: str) -> str:
     """The setting behind a part of a selection's fingerprint."""
     if name in ("share_weights", "whole_weights"):
         return name
-    return f"method.{name}" if name in ("teacher", "reverse") else f"method.options.{name}"
+    return f"method.{name}" if name in OF_METHOD else f"method.options.{name}"
 
 
 def _value(value: Any) -> str:

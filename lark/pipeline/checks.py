@@ -4,7 +4,7 @@ from lark.config import Config
 from lark.config.pool import TAUGHT
 from lark.config.teacher import SELF
 from lark.errors import LarkError
-from lark.scoring.methods import METHODS
+from lark.scoring.own_method import method_of
 from lark.store.store import Artifact
 from lark.teaching.asked import entrants
 
@@ -73,7 +73,7 @@ def _against_heats(config: Config) -> str | None:
     names = entrants(config)
     if len(names) < 2:
         return f"they compare teachers, and the run has only {', '.join(names) or SELF}"
-    if config.weighting_name is None or "external" in METHODS[config.method.name].needs:
+    if config.weighting_name is None or "external" in method_of(config.method).needs:
         return f"method={config.method.name} does not score a pool while it is made"
     if config.pool.questions is not None or config.pool.ids:
         return "pool.questions and pool.ids would leave out questions of a heat"

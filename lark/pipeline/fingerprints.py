@@ -12,7 +12,8 @@ from typing import Any
 from lark.config import Config, Task, Training
 from lark.evaluation import benchmarks
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS
+from lark.scoring.own_method import is_own, method_of
+from lark.selection.code_record import changed_code
 from lark.store.store import Checksums
 
 NOT_IN_FINGERPRINT = ("label", "count", "public")
@@ -97,15 +98,24 @@ def training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
 
 
 def method_part(config: Config, checksums: Checksums) -> dict[str, Any]:
-    """Settings that can change a method's scores, or their order."""
+    """Settings that can change a method's scores, or their order; also its code, if it is not the recorded
+    one.
+    """
     method = config.method
-    rules = METHODS[method.name]
+    rules = method_of(method)
     part: dict[str, Any] = {"method": method.name, **rules.check(method.options)}
     if method.reverse:
         part["reverse"] = True
     if "external" in rules.needs:
         part["scores"] = checksums(scores_file(method))
         part["higher_is_better"] = method.higher_is_better
+    if is_own(method):
+        part["function"] = method.function
+        part["needs"] = sorted(method.needs)
+        part["higher_is_better"] = method.higher_is_better
+    code = changed_code(rules)
+    if code:
+        part["code"] = code
     return part
 
 
@@ -121,4 +131,7 @@ def selection_part(config: Config, checksums: Checksums) -> dict[str, Any]:
         part["whole_weights"] = config.whole_weights
     if method.teacher is not None:
         part["teacher"] = method.teacher
+    code = changed_code(method_of(method), weighting)
+    if code:
+        part["code"] = code
     return part

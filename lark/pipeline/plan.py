@@ -26,6 +26,7 @@ from lark.pipeline.operations.train import TRAIN
 from lark.pipeline.plan_base import PlanBase
 from lark.pipeline.registry import OPERATIONS
 from lark.scoring.methods import METHODS
+from lark.scoring.own_method import is_own, method_of
 from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import SELECTION
 from lark.store.store import Artifact, Checksums
@@ -79,8 +80,9 @@ def wanted(plan: Sequence[Step], stages: Sequence[str]) -> list[Step]:
 def check_names(config: Config) -> None:
     """Refuse unknown names of methods, weightings, engines and analyses, and unknown values of `force`."""
     if config.weighting_name is not None:
-        one_of("method", config.method.name, tuple(METHODS))
-        METHODS[config.method.name].check(config.method.options)
+        if not is_own(config.method):
+            one_of("method", config.method.name, tuple(METHODS))
+        method_of(config.method).check(config.method.options)
         one_of("method.weighting", config.method.weighting, tuple(WEIGHTINGS))
     one_of("weighting", config.weighting, ("auto", *WEIGHTINGS))
     one_of("engine.name", config.engine.name, tuple(ENGINES))

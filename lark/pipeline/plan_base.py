@@ -16,7 +16,7 @@ from lark.pool.hygiene import FAULTS_VERSION
 from lark.pool.identity import pool_identity
 from lark.pool.noise import DAMAGE
 from lark.pool.trajectory import VERDICTS_VERSION
-from lark.scoring.methods import METHODS
+from lark.scoring.own_method import method_of
 from lark.scoring.sources import LENGTHS_TABLE, SOURCES
 from lark.store.store import Artifact, Checksums, Kind
 from lark.work.operation import Operation, Step
@@ -65,7 +65,7 @@ class PlanBase:
 
     def method_tables(self, scoring: Sequence[Step]) -> dict[str, Artifact]:
         """The pool and the tables that the method reads: not those that scoring.tokens adds."""
-        sources = METHODS[self.config.method.name].needs
+        sources = method_of(self.config.method).needs
         kinds = {LENGTHS_TABLE, *(SOURCES[source].kind for source in sources)}
         tables = {"pool": self.pool}
         for step in scoring:

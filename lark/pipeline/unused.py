@@ -23,6 +23,7 @@ from lark.pipeline.operations.analyse import OPERATIONS as ANALYSIS_OPERATIONS
 from lark.pipeline.operations.teach import OPERATIONS as TEACH_OPERATIONS
 from lark.pipeline.registry import OPERATIONS
 from lark.scoring.methods import METHODS
+from lark.scoring.own_method import is_own
 from lark.work.machine import Machine
 from lark.work.operation import Step
 
@@ -77,10 +78,18 @@ def _switched_off(config: Config, machine: Machine) -> Iterator[tuple[str, str]]
     yield "compare", "it is for `python -m experiments run compare`, not for a single run."
     if "seed" not in method.options:
         yield "method.seed", f"method={method.name} takes no seed. Remove it."
-    if method.name not in METHODS or "external" not in METHODS[method.name].needs:
+    is_external = method.name in METHODS and "external" in METHODS[method.name].needs
+    if not is_external:
         reason = "it belongs to method=external. Remove it, or add method=external."
-        for name in ("path", "higher_is_better", "partial"):
+        for name in ("path", "partial"):
             yield f"method.{name}", reason
+    if not is_own(method):
+        reason = "it belongs to method=own. Remove it, or add method=own."
+        for name in ("function", "needs"):
+            yield f"method.{name}", reason
+        if not is_external:
+            reason = "it belongs to method=external and method=own. Remove it, or choose one of them."
+            yield "method.higher_is_better", reason
     yield from _of_teaching(config)
     if config.weighting_name == "uniform":
         reason = f"the weights of method={method.name} are uniform. Remove it, or add weighting=chi2."

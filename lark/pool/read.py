@@ -19,6 +19,7 @@ from lark.pool.mixing import members, naming, quotas
 from lark.pool.source import Located, SourceReader
 from lark.pool.trajectory import Trajectory
 from lark.pool.votes import Votes
+from lark.reading.rows import Row
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,14 @@ def read(pool: conf.Pool, tally: Tally | None = None, without: Collection[str] =
     reading = Reading(pool, tally)
     yield from reading.kept(_labelled(pool, tally, tally.votes, without), sample)
     finish(pool, tally, reading.questions)
+
+
+def read_rows(rows: Iterable[Row], pool: conf.Pool) -> Iterator[Trajectory]:
+    """The same for rows in memory, all of which are used."""
+    tally = Tally()
+    source = SourceReader(pool, tally)
+    yield from Reading(pool, tally).kept(source.trajectories(rows))
+    check_special(pool, tally)
 
 
 class Reading:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from lark.errors import LarkError
+from lark.config.checks import one_of
+from lark.errors import LarkError, first_line
+from lark.scoring.sources import SOURCES
 
 
 def check_shards(shards: Sequence[Path]) -> None:
@@ -76,3 +78,66 @@ def check_known_correctness(known: int, method: str, pool: str) -> None:
             f" {pool} has an `answer` or a `correct`. Add one of them to the pool (docs/own-pool.md), set"
             " pool.labels=vote, or choose another method."
         )
+
+
+NEEDED = tuple(name for name in SOURCES if name != "external")
+"""What a user's method may need."""
+
+
+def check_needs(needs: Sequence[str]) -> None:
+    """Refuse names of columns or artifacts that do not exist."""
+    for name in needs:
+        one_of("method.needs", name, NEEDED)
+
+
+def no_function(target: str, error: Exception) -> LarkError:
+    return LarkError(
+        f"method.function={target}: it cannot be imported ({first_line(error)}). Give"
+        " package.module:function, and run where Python finds the package: install it, add its folder to"
+        " PYTHONPATH, or start the command in that folder."
+    )
+
+
+def check_callable(function: object, target: str) -> None:
+    if not callable(function):
+        raise LarkError(f"method.function={target}: it is a {type(function).__name__}, not a function.")
+
+
+def failed_function(target: str, error: Exception, columns: Sequence[str]) -> LarkError:
+    """The error that a user's function has raised."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return LarkError(
+        f"method.function={target}: it raised {reason}. It sees the columns {', '.join(columns)};"
+        " method.needs adds others (docs/add-a-method.md)."
+    )
+
+
+def scores_returned(values: object, rows: int, target: str) -> NDArray[np.float64]:
+    """The scores that a user's function has returned. Refuses anything but one number per row."""
+    try:
+        scores = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        scores = np.full((), np.nan)
+    if scores.shape != (rows,):
+        raise LarkError(
+            f"method.function={target}: it must return one number for each of the {rows} rows of its table,"
+            f" and returned {type(values).__name__} of shape {np.shape(scores)}."
+        )
+    return scores
+
+
+def not_by_question(target: str) -> LarkError:
+    return LarkError(
+        f"method.function={target}: its scores depend on the order of the rows, on other questions or on"
+        " chance. A score must follow from the candidates of its own question (docs/add-a-method.md)."
+    )
+
+
+def require_tokenizer(tokenizer: object) -> None:
+    if tokenizer is None:
+        raise LarkError("score: give the tokenizer of the model too, or the model's path instead of both.")
+
+
+def refuse_tokenizer(tokenizer: object) -> None:
+    if tokenizer is not None:
+        raise LarkError("score: a model that is given by its path brings its own tokenizer. Leave it out.")

@@ -52,13 +52,15 @@ def write_indicators(job: Job) -> dict[str, Any]:
         atomic(job.folder / TEXT_TABLE.file) as draft,
         pq.ParquetWriter(draft, INDICATORS_SCHEMA, compression="zstd") as writer,
     ):
-        for table in taken.completed_groups(job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS, _table):
+        for table in taken.completed_groups(
+            job.inputs["pool"] / pools.FILE, pools.TEXT_COLUMNS, indicator_table
+        ):
             writer.write_table(table)
             count += len(table)
     return {"trajectories": count, **taken.finish()}
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+def indicator_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     table = []
     for row in rows:
         values = indicators(response_text(row))

@@ -7,6 +7,7 @@ what the missing ones need, on the rows that they need.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def score(job: Job) -> Work:
     cut = Shards.of(job.inputs["lengths"], job.config.scoring.shard_tokens)
     tokens = sources.TOKENS.name
     if tokens not in job.outputs:
-        return pass_over(job, cut, "scoring", lambda student: _Pass(student, job), fused=True)
+        return pass_over(job, cut, "scoring", lambda student: _of_job(student, job), fused=True)
     if job.is_main:
         _write_vocabulary(job)
     questions = cut.first_questions(job.config.scoring.token_questions)
@@ -61,7 +62,7 @@ def score(job: Job) -> Work:
     needed = with_tokens if len(job.outputs) == 1 else cut
 
     def scorer(student: LoadedStudent) -> ShardScorer:
-        return _Pass(student, job, questions)
+        return _of_job(student, job, questions)
 
     return pass_over(job, needed, "scoring", scorer, partial={tokens: with_tokens}, fused=True)
 
@@ -127,16 +128,23 @@ def _write_vocabulary(job: Job) -> None:
     write_pieces(job.outputs[sources.TOKENS.name], *vocabulary_pieces(tokenizer))
 
 
-class _Pass:
+def _of_job(student: LoadedStudent, job: Job, questions: frozenset[str] = frozenset()) -> "StatisticsPass":
+    budget = job_tokens(job, job.config.student)
+    return StatisticsPass(student, frozenset(job.outputs), budget, job.config.scoring.rank_clip, questions)
+
+
+@dataclass(frozen=True)
+class StatisticsPass:
     """Scores the rows of a shard: a `ShardScorer`."""
 
-    def __init__(self, student: LoadedStudent, job: Job, questions: frozenset[str] = frozenset()) -> None:
-        """`questions`: those whose tokens are kept."""
-        self.student = student
-        self.config = job.config
-        self.budget = job_tokens(job, job.config.student)
-        self.questions = questions
-        self.outputs = set(job.outputs)
+    student: LoadedStudent
+    outputs: frozenset[str]
+    """The names of the tables to make."""
+    budget: int
+    """Tokens of a batch."""
+    rank_clip: int
+    questions: frozenset[str] = frozenset()
+    """Those whose tokens are kept."""
 
     def __call__(self, rows: Rows, encoded: Sequence[Encoded], advance: Advance) -> dict[str, Content]:
         """One row per trajectory, in the pool's order; NaN where truncation left no response token."""
@@ -149,7 +157,7 @@ class _Pass:
             return self._n_alternatives(with_tokens=not tokens.keys().isdisjoint(batch))
 
         for index, statistics in _each(self.student, rows, encoded, self.budget, advance, n_alternatives):
-            summaries[index] = summarise(statistics, self.config.scoring.rank_clip)
+            summaries[index] = summarise(statistics, self.rank_clip)
             if isinstance(statistics, DetailedStatistics):
                 # The loss is in this table too, for the selection's character.
                 entropies[index] = {**mean_entropies(statistics), "nll": summaries[index]["nll"]}

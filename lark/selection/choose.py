@@ -21,7 +21,7 @@ from lark.pool.trajectories import KEY
 from lark.pool.windows import sketch
 from lark.scoring import external_scores as external
 from lark.scoring.external_scores import scores_file
-from lark.scoring.methods import METHODS, find_method
+from lark.scoring.own_method import check_own_scores, method_of
 from lark.scoring.sources import SOURCES
 from lark.selection.allocation import Across
 from lark.selection.character import character
@@ -93,7 +93,7 @@ class Choice:
 def choose(config: Config, inputs: Mapping[str, Path]) -> Choice:
     """The trajectories that the budget selects by the method's scores, with their weights."""
     assert config.weighting_name is not None
-    method = find_method(config.method.name, config.method.higher_is_better, config.method.reverse)
+    method = method_of(config.method)
     table = candidates(inputs)
     counts: dict[str, int] = {}
     if "external" in method.needs:
@@ -101,6 +101,8 @@ def choose(config: Config, inputs: Mapping[str, Path]) -> Choice:
         table = table.assign(external=matched.score)
         counts |= matched.counts
     score = method.score(table, config.method.options)
+    if method.origin:
+        check_own_scores(method, table, score, config.method.options)
     if config.method.teacher is not None:
         score[table["teacher"] != find_teacher(config.method.teacher, table["teacher"])] = np.nan
     selection = select(
@@ -245,7 +247,7 @@ def check_scores_file(config: Config) -> None:
     """Read another tool's scores (method.path) before anything else runs, so that errors in it are reported
     first.
     """
-    if "external" in METHODS[config.method.name].needs:
+    if "external" in method_of(config.method).needs:
         external.read_scores(scores_file(config.method))
 
 
@@ -256,5 +258,5 @@ def check_choice(config: Config, inputs: Mapping[str, Path]) -> None:
     pool = inputs["pool"] / pools.FILE
     if config.method.teacher is not None:
         find_teacher(config.method.teacher, pools.frame(pool, ["teacher"])["teacher"])
-    if "external" in METHODS[config.method.name].needs:
+    if "external" in method_of(config.method).needs:
         _matched(config, pools.frame(pool, [*KEY, "teacher"]))

@@ -20,7 +20,7 @@ import pandas as pd
 
 from lark.config import Config
 from lark.scoring.by_question import Floats
-from lark.scoring.methods import find_method
+from lark.scoring.own_method import method_of
 from lark.selection.choose import candidates
 from lark.store.manifest import read_manifest
 from lark.teaching.artifacts import ROLLOUTS
@@ -82,7 +82,7 @@ def _results(job: Job, names: Sequence[str], questions: Sequence[str]) -> dict[s
 
 def _preference(config: Config, table: pd.DataFrame) -> pd.DataFrame:
     """The ids and teachers of a pool with the method's scores, negated where lower is better."""
-    method = find_method(config.method.name, config.method.higher_is_better, config.method.reverse)
+    method = method_of(config.method)
     score = method.score(table, config.method.options)
     return table.assign(score=score if method.higher_is_better else -score)
 

@@ -16,10 +16,13 @@ from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
 from lark.printing import near
-from lark.scoring.methods import METHODS, shortest, token_length
+from lark.scoring.methods import shortest, token_length
+from lark.scoring.own_method import method_of
 from lark.selection.character import nearly_length, sentence
 from lark.selection.choose import choose, pool_rows
+from lark.selection.code_record import changed_code
 from lark.selection.rules import Selection
+from lark.store.siblings import description, siblings
 from lark.store.store import Kind, atomic
 from lark.work.operation import Counts, Job
 
@@ -27,16 +30,45 @@ log = logging.getLogger(__name__)
 
 SELECTION = Kind("selection", 1, "selection.parquet")
 TRAINING_SET = "train.jsonl"
+ALL_SCORES = "scores.parquet"
+"""The scores of all candidates, if no other code can compute them again: those of a user's function, or of a
+method whose code has changed (lark/selection/code_record.py).
+"""
+
+
+CHANGED = "the code of %s has changed since %s was made: the selection is made again, with the new code"
 
 
 def write_selection(job: Job) -> dict[str, Any]:
     """Choose, weight, and write both files. Returns counts for the manifest."""
     choice = choose(job.config, job.inputs)
+    method = method_of(job.config.method)
+    if changed_code(method):
+        sign = 1.0 if method.higher_is_better else -1.0
+        with atomic(job.folder / ALL_SCORES) as draft:
+            choice.table[KEY].assign(score=sign * choice.preference).to_parquet(draft, index=False)
     with atomic(job.folder / SELECTION.file) as draft:
         as_table(choice.selection, choice.table).to_parquet(draft, index=False)
     with atomic(job.folder / TRAINING_SET) as draft:
         _write_training_set(job.config, choice.selection, job.inputs["pool"] / pools.FILE, draft)
     return choice.counts()
+
+
+def report_changed_code(job: Job) -> None:
+    """Say that a selection is made again because its method or weighting has changed since it was made."""
+    new = description(job.folder)
+    for folder in siblings(job.folder, but=("code",)):
+        old = description(folder)
+        if old.get("inputs") == new.get("inputs"):
+            names = _changed_names(old["depends"].get("code", {}), new["depends"].get("code", {}))
+            settings = [f"{name}={new['depends'][name]}" for name in names]
+            log.warning(CHANGED, " and ".join(settings), f"{folder.parent.name}/{folder.name}")
+            return
+
+
+def _changed_names(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """`method`, `weighting`, or both."""
+    return [name for name in ("method", "weighting") if old.get(name) != new.get(name)]
 
 
 def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
@@ -102,6 +134,6 @@ def report_character(config: Config, counts: Counts, made: bool) -> None:
 def length_note(config: Config, counts: Counts) -> str | None:
     """A note for a selection that is nearly a length rule, unless its method is meant to be one."""
     note = nearly_length(counts)
-    if note is None or METHODS[config.method.name].function in (shortest, token_length):
+    if note is None or method_of(config.method).function in (shortest, token_length):
         return None
     return note

@@ -21,7 +21,7 @@ GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and 
 OPTIONS = [(group.name, option.stem) for group in GROUPS for option in sorted(group.glob("*.yaml"))]
 NEEDS = {
     "pool=files": ["pool.path=x.jsonl"], "pool=hub": ["pool.path=a/b"], "pool=mix": ["++pool.mix.a.path=x"],
-    "method=external": ["method.path=x.csv"],
+    "method=external": ["method.path=x.csv"], "method=own": ["method.function=package.module:score"],
     "student=own": ["student.path=my/student", "student.max_length=8192"],
     "teacher=endpoint": ["teacher.endpoint.endpoint=https://host/v1", "teacher.endpoint.model=name"],
     "budget=total": ["budget.total=5000"], "budget=tokens": ["budget.tokens=50M"],
@@ -74,7 +74,7 @@ def test_nothing_means_the_demo() -> None:
 
 def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() -> None:
     options = {path.stem for path in (ROOT / "conf" / "method").glob("*.yaml")}
-    assert options == {*METHODS, "base"}
+    assert options == {*METHODS, "base", "own"}
 
 
 @pytest.mark.parametrize(

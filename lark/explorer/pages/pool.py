@@ -9,8 +9,7 @@ from lark.explorer.context import Context
 from lark.explorer.lists import Rows
 from lark.explorer.pages.taught import taught
 from lark.explorer.pool_table import PoolTable
-from lark.explorer.rankings import selections
-from lark.explorer.selections import chosen
+from lark.explorer.selections import chosen, selections
 from lark.explorer.tables import OpenView
 from lark.explorer.tokens import questions_with_tokens
 from lark.explorer.values import number, plain, preview, rounded

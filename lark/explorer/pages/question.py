@@ -12,8 +12,8 @@ from lark.errors import LarkError
 from lark.explorer.context import Context
 from lark.explorer.listing import Entry
 from lark.explorer.problems import check_number, reading
-from lark.explorer.rankings import rank, rankings_of, scores, selections
-from lark.explorer.selections import Chosen, chosen
+from lark.explorer.rankings import rank, rankings_of, scores
+from lark.explorer.selections import Chosen, chosen, selections
 from lark.explorer.tables import OpenView
 from lark.explorer.tokens import (
     candidates_with_tokens,
@@ -133,7 +133,9 @@ def _selections(
             continue
         part = selection.of(n)
         picked = [place[row] for row in selection.row[part].tolist()]
-        if "external" in METHODS[made["method"]].needs and made["ranking"] in numbers:
+        method = METHODS.get(made["method"])
+        is_external = method is not None and "external" in method.needs
+        if is_external and made["ranking"] in numbers:
             numbers[made["ranking"]][picked] = selection.numbers["score"][part]
         taken.append({**made, **_taken(selection, part, picked)})
     return taken, notes

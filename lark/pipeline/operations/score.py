@@ -21,7 +21,7 @@ from lark.pool.trajectory import VERDICTS_VERSION
 from lark.scoring import judge, merging, sources
 from lark.scoring.correctness import write_correctness
 from lark.scoring.influence import validation_file, validation_set
-from lark.scoring.methods import METHODS
+from lark.scoring.own_method import method_of
 from lark.scoring.pass_sizes import BATCH_TOKENS
 from lark.scoring.take_over import take_over
 from lark.scoring.text import write_indicators
@@ -132,7 +132,7 @@ def lengths_step(base: PlanBase) -> Step:
 
 def scoring_steps(base: PlanBase) -> list[Step]:
     """Only the steps that the method needs. The forward pass is shared by all methods and budgets."""
-    needs = set(METHODS[base.config.method.name].needs)
+    needs = set(method_of(base.config.method).needs)
     if base.config.scoring.tokens:
         needs.add("statistics")
     # One pass may serve several needs; it is planned once.
@@ -142,7 +142,7 @@ def scoring_steps(base: PlanBase) -> list[Step]:
 
 def _score(base: PlanBase) -> Step:
     scoring = base.config.scoring
-    needs = METHODS[base.config.method.name].needs
+    needs = method_of(base.config.method).needs
     tables = [base.table(sources.SCORES_TABLE, {"rank_clip": scoring.rank_clip})]
     if "entropy" in needs:
         tables.append(base.table(sources.ENTROPY_TABLE))
@@ -172,7 +172,7 @@ def _gram(base: PlanBase) -> Step:
 def _exact(base: PlanBase) -> Step:
     part = {"sketch": sketch_part(base.config, "exact")}
     tables = [base.table(sources.EXACT_TABLE, part)]
-    if "influence" in METHODS[base.config.method.name].needs:
+    if "influence" in method_of(base.config.method).needs:
         tables.append(base.table(sources.FEATURES_TABLE, {**part, "features": base.config.sketch.features}))
     return base.student_pass(EXACT, *tables)
 

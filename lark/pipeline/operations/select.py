@@ -17,6 +17,7 @@ SELECT = Operation(
     write.write_selection,
     check=_check,
     preview=choose.check_choice,
+    prepare=write.report_changed_code,
     notice=write.report_character,
     result=write.selection_result,
     card=dataset_card,
