@@ -182,3 +182,11 @@ def have_same_problems(scores: Mapping[str, Sequence["Floats"]]) -> None:
             f"compare.command gave scores of different numbers of problems ({listed}). It must measure the"
             " same problems for every student."
         )
+
+
+def has_tasks(source: Path, present: Collection[str], tasks: Collection[str]) -> None:
+    if not present:
+        raise LarkError(
+            f"{source} has no questions of {', '.join(tasks)}. Give a folder of result files of"
+            " open-thought/reasoning-gym-eval (zero-shot/easy), or a pool with question ids such as gcd-017."
+        )
