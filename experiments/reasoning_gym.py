@@ -35,8 +35,9 @@ TASKS = (
     "leg_counting", "letter_counting", "needle_haystack", "number_sequence", "simple_equations", "syllogism",
 )  # fmt: skip
 """Tasks of conf/benchmark/reasoning_gym_easy.yaml: their answers are short texts."""
-FOLDER = Path("data/reasoning_gym_easy")
-POOL = "pool.jsonl"
+FOLDER = Path(checks.EASY_TASKS)
+POOL = f"{FOLDER.name}.jsonl"
+"""Named so because the names of artifacts contain it."""
 SHARE = 0.4
 """Share of a task's questions that is held out: 20 of the published 50."""
 

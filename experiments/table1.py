@@ -40,12 +40,15 @@ def render(sweep: Sweep) -> Report:
     theirs = table(paper, "paper", "paper_std", "The paper's Table 1, for its own students and benchmarks.")
     tables.append(replace(theirs, ours=False))
     decoding = sweep.trials[0].config.benchmark.decoding
+    seeds = f"{len(decoding.seeds)} decoding"
+    if len(_seeds(sweep)) > 1:
+        seeds = f"{len(_seeds(sweep))} training"
     gains = published_values("table1")
     return Report(
         title="Table 1. Trajectory selection methods under two budgets",
         caption=(
-            f"Acc@{decoding.samples} in percent, mean ± standard deviation over {len(decoding.seeds)}"
-            " decoding seeds; the best of each column and student in bold. Avg is the mean of the"
+            f"Acc@{decoding.samples} in percent, mean ± standard deviation over {seeds}"
+            " seeds; the best of each column and student in bold. Avg is the mean of the"
             " benchmarks; its spread is that of the seeds' averages. The paper finds LARK first in every"
             f" column of all six settings, by {gains['gain_b1']:.2f} (B=1) and {gains['gain_b3']:.2f} (B=3)"
             " points of Avg over RSR on Qwen-2.5-7B."
@@ -95,10 +98,21 @@ def collect(sweep: Sweep) -> pd.DataFrame:
                 rows.append({**row, "method": "base", "weighting": None, "budget": budget})
         for trial in trials:
             rows += accuracy.rows(trial, sweep.metrics(trial))
-    data = pd.DataFrame(rows)
+    data = over_seeds(pd.DataFrame(rows)) if len(_seeds(sweep)) > 1 else pd.DataFrame(rows)
     data = data.assign(method_label=data["method"].map(method_label))
     data = data.merge(accuracy.paper_table(), how="left", on=["student", "method", "budget", "benchmark"])
     return data.assign(difference=data["mean"] - data["paper"])
+
+
+def over_seeds(data: pd.DataFrame) -> pd.DataFrame:
+    """One row for the runs that differ only in the training seed: their mean, and its standard deviation."""
+    key = ["student", "method", "weighting", "budget", "benchmark", "label"]
+    data = data.astype({"mean": float})
+    return data.groupby(key, sort=False, dropna=False)["mean"].agg(["mean", "std"]).reset_index()
+
+
+def _seeds(sweep: Sweep) -> set[int]:
+    return {trial.config.training.seed for trial in sweep.trials}
 
 
 def table(data: pd.DataFrame, value: str, deviation: str | None, caption: str = "") -> Table:
