@@ -17,6 +17,8 @@ LABELS = {
     "llama3b": "Llama-3.2-3B",
     "qwen1.5b": "Qwen-2.5-1.5B",
     "smollm2": "SmolLM2-135M",
+    "qwen3_0.6b": "Qwen3-0.6B",
+    "qwen3_1.7b": "Qwen3-1.7B",
     "demo": "Demo",
 }
 PAPER_LABELS = {

@@ -96,7 +96,7 @@ def _row(sweep: Sweep, trial: Trial, step: Step) -> dict[str, str]:
         "seed": "" if is_base else str(config.training.seed),
         "samples": str(config.benchmark.decoding.samples),
         "settings": _settings(trial),
-        "made_with": ", ".join([config.student.dtype, f"lark {(manifest.git or 'unknown')[:12]}", *versions]),
+        "made_with": ", ".join([config.student.dtype, f"lark {manifest.git or 'unknown'}", *versions]),
     }
     problems = hashlib.sha256()
     for task, artifact in zip(step.labels, step.artifacts, strict=True):
@@ -156,19 +156,19 @@ def _tasks(data: pd.DataFrame) -> list[str]:
     return [column for column in data.columns if column not in (*RUN, *SETTINGS)]
 
 
-def _shares(row: Row, task: str, single: bool = False) -> Floats:
+def shares(row: Row, task: str, single: bool = False) -> Floats:
     """[P] Of each problem of a benchmark, the share of decoding seeds that solve it, or of its samples."""
     counts = np.array([[int(count, 36) for count in by_seed] for by_seed in row[task].split("|")])
-    shares = counts / int(row["samples"]) if single else counts > 0
-    mean: Floats = shares.mean(axis=0)
+    right = counts / int(row["samples"]) if single else counts > 0
+    mean: Floats = right.mean(axis=0)
     return mean
 
 
 def _run(row: Row, tasks: Sequence[str]) -> Floats:
     """[P] All problems, weighted so that benchmarks count equally."""
-    shares = [_shares(row, task) for task in tasks]
-    problems = sum(map(len, shares))
-    return np.concatenate([share * (problems / len(share) / len(tasks)) for share in shares])
+    parts = [shares(row, task) for task in tasks]
+    problems = sum(map(len, parts))
+    return np.concatenate([part * (problems / len(part) / len(tasks)) for part in parts])
 
 
 def _compared(runs: pd.DataFrame) -> Comparison | None:
@@ -201,8 +201,8 @@ def _table(runs: pd.DataFrame, compared: Comparison | None) -> Table:
     rows = []
     for method, part in runs.groupby("method", sort=False):
         records = part.to_dict("records")
-        means = [100 * np.mean([_shares(row, task).mean() for row in records]) for task in tasks]
-        single = [100 * np.mean([_shares(row, task, True).mean() for row in records]) for task in tasks]
+        means = [100 * np.mean([shares(row, task).mean() for row in records]) for task in tasks]
+        single = [100 * np.mean([shares(row, task, True).mean() for row in records]) for task in tasks]
         cells = [Cell(method_label(str(method))), Cell("–" if method == BASE else str(len(records)))]
         cells += [number(mean, "{:.0f}") for mean in means]
         cells += [number(np.mean(means), "{:.1f}"), number(np.mean(single), "{:.1f}")]
