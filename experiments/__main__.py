@@ -3,6 +3,7 @@
 Run as: python -m experiments run table1 [scale=paper] [key=value ...]      run the sweep, then render
         python -m experiments plan table1 [scale=paper] [key=value ...]     show what it would do and cost
         python -m experiments render table1 [scale=paper] [key=value ...]   render finished results only
+        python -m experiments record table1 [scale=paper] [key=value ...]   add finished results to the code's
         python -m experiments submit table1 hardware=ray|slurm [...]        on a cluster, each step once
         python -m experiments status [table1] [timeline] [outputs=...]      done, running, waiting, failed
         python -m experiments run all                                       run every experiment of the paper
@@ -16,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import lanes
+from experiments.harness import evidence, lanes
 from experiments.harness import report as reports
-from experiments.harness.checks import can_be_drawn, has_fixed_trials
+from experiments.harness.checks import can_be_drawn, has_easy_tasks, has_fixed_trials
 from experiments.harness.pages import write_pages
 from experiments.harness.planning import describe
 from experiments.harness.report import Report
@@ -37,7 +38,7 @@ log = logging.getLogger("experiments")
 
 def main(arguments: Sequence[str]) -> str | None:
     """Carry out the command line; return the errors, or None."""
-    commands = {"run": run, "submit": submit, "plan": plan, "render": render}
+    commands = {"run": run, "submit": submit, "plan": plan, "render": render, "record": record}
     if {"--help", "-h"} & set(arguments):
         log.info("%s\n\nExperiments: %s", __doc__.strip(), ", ".join(map(dashed, available())))
         return None
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str]) -> str | None:
 def run(name: str, arguments: list[str]) -> list[str]:
     """Run the whole sweep, even if trials fail, and then write its report. Return the failures."""
     sweep = compose_sweep(name, arguments, starts=True)
+    _require_data(sweep)
     draw(sweep)  # with partial or no results: a sweep that cannot be drawn fails before hours of work
     conduct = getattr(_module(sweep), "conduct", None)
     if conduct is not None:  # which trials run depends on the results of others
@@ -93,6 +95,7 @@ def run(name: str, arguments: list[str]) -> list[str]:
 def submit(name: str, arguments: list[str]) -> list[str]:
     """Submit the sweep's steps, each once, and return. What is finished or under way is left alone."""
     sweep = compose_sweep(name, arguments, starts=True)
+    _require_data(sweep)
     draw(sweep)
     has_fixed_trials(sweep.title, not hasattr(_module(sweep), "conduct"))
     submission = submit_sweep(sweep)
@@ -132,13 +135,30 @@ def plan(name: str, arguments: list[str]) -> list[str]:
     if "scale=paper" in arguments and not any(argument.startswith("hardware=") for argument in arguments):
         arguments = [*arguments, "hardware=a100x8"]
     sweep = compose_sweep(name, arguments)
+    _require_data(sweep)
     log.info("%s", getattr(_module(sweep), "describe", describe)(sweep))
     return []
+
+
+def _require_data(sweep: Sweep) -> None:
+    """Say how to get the files of SCALE=smollm2, if they are not here."""
+    paths = {trial.config.pool.path for trial in sweep.trials}
+    if not hasattr(_module(sweep), "conduct"):  # others hold out a part of the pool
+        for trial in sweep.trials:
+            paths.update(task.path for task in trial.config.benchmark.tasks.values())
+    has_easy_tasks(paths)
 
 
 def render(name: str, arguments: list[str]) -> list[str]:
     """Write the report from finished results."""
     _write(compose_sweep(name, arguments))
+    return []
+
+
+def record(name: str, arguments: list[str]) -> list[str]:
+    """Add finished runs to experiments/results, and write the table of all runs there."""
+    paths = evidence.record(compose_sweep(name, arguments))
+    log.info("%s", ", ".join(str(path) for path in paths))
     return []
 
 

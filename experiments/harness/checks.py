@@ -182,3 +182,40 @@ def have_same_problems(scores: Mapping[str, Sequence["Floats"]]) -> None:
             f"compare.command gave scores of different numbers of problems ({listed}). It must measure the"
             " same problems for every student."
         )
+
+
+def has_tasks(source: Path, present: Collection[str], tasks: Collection[str]) -> None:
+    if not present:
+        raise LarkError(
+            f"{source} has no questions of {', '.join(tasks)}. Give a folder of result files of"
+            " open-thought/reasoning-gym-eval (zero-shot/easy), or a pool with question ids such as gcd-017."
+        )
+
+
+EASY_TASKS = "data/reasoning_gym_easy"
+"""Folder of the pool and the benchmarks of SCALE=smollm2, which experiments/reasoning_gym.py writes."""
+
+
+def has_easy_tasks(paths: Collection[str | None]) -> None:
+    missing = [path for path in paths if path and path.startswith(EASY_TASKS) and not Path(path).exists()]
+    if missing:
+        raise LarkError(
+            f"{missing[0]} is not there. Clone the public repository open-thought/reasoning-gym-eval and run"
+            " `python -m experiments.reasoning_gym reasoning-gym-eval/zero-shot/easy`, which writes the pool"
+            " and the benchmarks of this scale."
+        )
+
+
+def has_results(folder: Path, files: Sequence[Path]) -> None:
+    if not files:
+        raise LarkError(f"{folder} has no results, and no run of this experiment is finished in this store.")
+
+
+def have_the_same_problems(folder: Path, problems: Sequence[str]) -> None:
+    """Refuse runs that cannot be paired."""
+    if len(problems) > 1:
+        raise LarkError(
+            f"{folder}: its runs answered different problems (column `problems`: {', '.join(problems)}),"
+            " so they cannot be one table. Divide the data in the same way everywhere, and move files of"
+            " other problems away."
+        )

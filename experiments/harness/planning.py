@@ -1,13 +1,15 @@
 """The plan of a sweep: its trials, what is already finished, and what the rest costs. Runs nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from experiments.harness.sweep import Sweep, Trial, published_values
+from lark.config import Config
 from lark.evaluation.grade import METRICS
 from lark.pipeline.registry import OPERATIONS
 from lark.planner.estimates import Estimate, estimate
+from lark.planner.lengths import PoolLengths, pool_lengths
 from lark.planner.report import size
 from lark.printing import counted, text_table
 from lark.store.store import Artifact
@@ -97,7 +99,23 @@ def device_hours(planned: PlannedStep) -> float | None:
 @cache
 def _estimates(trial: Trial) -> dict[tuple[str, ...], Estimate]:
     """Estimates by the key of their step."""
-    return {estimated.step.key: estimated for estimated in estimate(trial.config, trial.plan)}
+    config = trial.config
+    lengths = _lengths(Pooled(repr((config.pool, config.student)), config))
+    return {estimated.step.key: estimated for estimated in estimate(config, trial.plan, lengths)}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A pool and its reader. Trials with the same settings of both have the same lengths."""
+
+    settings: str
+    config: Config = field(compare=False)
+
+
+# Trials of a sweep share their pool, and reading one takes seconds.
+@cache
+def _lengths(pooled: Pooled) -> PoolLengths:
+    return pool_lengths(pooled.config)
 
 
 def _total(sweep: Sweep, steps: Sequence[PlannedStep]) -> str:

@@ -36,17 +36,23 @@ def accuracies(sweep: Sweep, trial: Trial, single: bool = False, trained: bool =
 
 def _shares(folder: Path, grader: str, single: bool) -> Floats:
     """[P] Share of each problem of a benchmark, in the order of their ids."""
-    verify(folder, GRADES_FILE)
-    grades: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for row in jsonl_rows(folder / GRADES_FILE):
-        samples = grades[str(row.values["problem"])][int(row.values["seed"])]
-        samples.append(bool(row.values[grader]))
+    grades = grades_of(folder, grader)
     share = np.mean if single else max
     shares = []
     for problem in sorted(grades):
         by_seed = [float(share(samples)) for samples in grades[problem].values()]
         shares.append(np.mean(by_seed))
     return np.array(shares)
+
+
+def grades_of(folder: Path, grader: str) -> dict[str, dict[int, list[bool]]]:
+    """The grades of each problem's samples, by decoding seed."""
+    verify(folder, GRADES_FILE)
+    grades: dict[str, dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for row in jsonl_rows(folder / GRADES_FILE):
+        samples = grades[str(row.values["problem"])][int(row.values["seed"])]
+        samples.append(bool(row.values[grader]))
+    return grades
 
 
 def losses(sweep: Sweep, trial: Trial) -> Floats | None:

@@ -78,7 +78,7 @@ class Decoder:
         together = self.together(answers, prompt, length)
         steps = answers / self._engines * length / together
         reading = self.weights / self.hardware.decoding_bandwidth
-        products = flops / self.hardware.rate("decoding", self.shape) / steps
+        products = flops / self.hardware.rate("decoding", self.shape, half=self.element == 2) / steps
         cached = together * self._cached(prompt, length)
         step = self.hardware.decoding_step(self.engine, self.shape.layers, self.weights + cached)
         start = START_SECONDS[self.hardware.machine.device] + ENGINES[self.engine.name].start_seconds

@@ -201,12 +201,14 @@ class Planner:
         machine = self.hardware.machine
         return machine.processes if machine.device == "cpu" and not self.config.hardware.memory_gib else 1
 
-    def seconds(self, kind: str, flops: float, load: float) -> float:
+    def seconds(self, kind: str, flops: float, load: float, half: bool | None = None) -> float:
         """Time for `flops` operations on all devices, including the start of a process and loading `load`
-        bytes.
+        bytes. `half`: whether they are in bfloat16; None: as the student is.
         """
         start = START_SECONDS[self.hardware.machine.device]
-        return start + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape)
+        if half is None:
+            half = self.config.student.dtype != "float32"
+        return start + load / LOAD_BYTES + flops / self.hardware.rate(kind, self.shape, half=half)
 
     @property
     def is_papers(self) -> bool:

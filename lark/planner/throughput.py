@@ -1,17 +1,16 @@
 """The hardware as the planner sees it: its peak throughput, and the fraction of the peak that is reached."""
 
-import os
-import re
 import time
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
+from lark import processors
 from lark.config import Config, EngineSettings
 from lark.models.shapes import Shape
 from lark.planner.measured import Measured, measured
-from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve, usable_cores
+from lark.work.machine import Machine, job_nodes, memory_gib, query_gpus, resolve
 
 PEAK_SHARE = {
     ("cuda", "forward"): 0.45, ("cuda", "training"): 0.45, ("cuda", "decoding"): 0.7,
@@ -27,6 +26,12 @@ matrix products, the larger the share of the work between them, and a narrow stu
 with experiments/bench/planner.py to the demo's student (d = 128) and SmolLM2 (d = 576) on cores of 85 and
 165 GFLOP/s (AVX2, AVX-512): predicted times are 0.9 to 1.3 times the measured ones.
 """
+HALF = {"forward": 1.6, "training": 1.7, "decoding": 1.3}
+"""Speed in bfloat16 on a CPU with instructions for it, relative to float32. SmolLM2 on two cores with AVX-512
+BF16: 1,000 and 1,600 tokens/s in scoring, 190 and 300 to 350 in training.
+"""
+SLOW_HALF = 0.3
+"""The same without such instructions: products take three to four times as long."""
 EAGER_STEP, GRAPH_STEP = 0.02, 0.005
 """Overhead in seconds of a decoding step on a GPU, without and with CUDA graphs (`engine.eager`)."""
 CPU_STEP = 0.002
@@ -53,9 +58,11 @@ class Throughput:
     measured: Measured | None = None
     """This machine's rates, if `make gpu-check` has measured them."""
 
-    def rate(self, kind: str, shape: Shape, devices: int | None = None) -> float:
-        """Expected operations per second."""
+    def rate(self, kind: str, shape: Shape, devices: int | None = None, half: bool = False) -> float:
+        """Expected operations per second. `half`: in bfloat16, which GPUs are assumed to use anyway."""
         peak = (devices or self.machine.world) * self.tflops * 1e12
+        if half and self.machine.device == "cpu":
+            peak *= half_speed(kind)
         return peak * self._share(kind) * _breadth(self.machine.device, shape.hidden, self._core)
 
     @property
@@ -93,6 +100,11 @@ class Throughput:
         return step_bytes / self.decoding_bandwidth + overhead
 
 
+def half_speed(kind: str) -> float:
+    """Speed of this machine's CPU in bfloat16, relative to float32."""
+    return HALF[kind] if processors.cpu_multiplies_bfloat16() else SLOW_HALF
+
+
 def efficiency(device: str, kind: str, shape: Shape, core_tflops: float) -> float:
     """Fraction of the peak that a student of this shape reaches, as assumed."""
     return PEAK_SHARE[device, kind] * _breadth(device, shape.hidden, core_tflops)
@@ -127,6 +139,9 @@ def throughput(config: Config, machine: Machine | None = None) -> Throughput:
             f"measured on this machine just now: {core_tflops() * 1000:,.0f} GFLOP/s per core in a matrix"
             " product"
         )
+    if machine.device == "cpu" and config.student.dtype != "float32":
+        speeds = ", ".join(f"{half_speed(kind):g} in {kind}" for kind in HALF)
+        notes.append(f"assumed for {config.student.dtype} on this CPU, relative to float32: {speeds}")
     if machine.device == "cuda" and not (tflops and hardware.bandwidth):
         name, gpu = this_gpu()
         tflops = tflops or gpu.tflops
@@ -195,20 +210,16 @@ def device_memory(config: Config, machine: Machine) -> float:
 
 
 @cache
-def core_tflops(seconds: float = 0.4) -> float:
+def core_tflops(seconds: float = 0.2) -> float:
     """Float32 rate per core of this machine with all cores busy, from a matrix product of the size of a
-    student's.
+    student's. By processor time, which is that of an idle machine also where other programs run.
     """
-    cores = usable_cores()
-    threads = re.match(r"\d+", os.environ.get("OMP_NUM_THREADS", ""))  # may be a list, one number per level
-    if threads:
-        cores = max(1, int(threads[0]))  # the cores that NumPy uses
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     a @ a  # the first product also starts the threads
     best = np.inf
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        started = time.perf_counter()
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
+        started = time.process_time()
         a @ a
-        best = min(best, time.perf_counter() - started)
-    return 2 * 1024**3 / best / 1e12 / cores
+        best = min(best, time.process_time() - started)
+    return 2 * 1024**3 / best / 1e12

@@ -46,7 +46,7 @@ FEW = [
 def test_every_experiment_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
     few = FEW if name != "cost" else ["method=local_naturalness"]
     sweep = compose_sweep(name, [f"scale={scale}", f"outputs={tmp_path}", *few])
-    students = 3 if (name, scale) in (("table1", "paper"), ("regime", "paper")) else 1
+    students = {("table1", "paper"): 3, ("regime", "paper"): 3, ("table1", "qwen3"): 2}.get((name, scale), 1)
     prompts = 2 if name == "case_study" else 1
     assert len(sweep.trials) == students * prompts
     for trial in sweep.trials:

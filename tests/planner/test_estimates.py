@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
+from lark import processors
 from lark.config import STAGES, Config, from_dict
 from lark.errors import LarkError, refuse
 from lark.models.chat import ChatFormat
@@ -548,6 +549,26 @@ def test_a_step_without_an_estimate_is_explained() -> None:
 
 def test_the_matrix_rate_is_that_of_a_computer() -> None:
     assert 1e-4 < core_tflops(0.05) < 100
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_bfloat16_on_a_cpu_is_planned_by_its_instructions(
+    has_instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processors, "cpu_multiplies_bfloat16", lambda: has_instructions)
+    times = {}
+    for dtype in ("float32", "bfloat16"):
+        config = composed("student=smollm2", "hardware=cpu", "pool.questions=150", f"student.dtype={dtype}")
+        hardware = Throughput(Machine("cpu", 1, 1, 2), 0.2, 24.0, 12.0)
+        estimates = estimate(config, steps_of(config), hardware=hardware)
+        times[dtype] = {key_of(e.step): e.seconds for e in estimates}
+    ratios = {name: times["float32"][name] / times["bfloat16"][name] for name in ("score", "train")}
+    # Starting a process takes the same time in both.
+    if has_instructions:
+        assert 1.4 < ratios["score"] < 1.6
+        assert 1.5 < ratios["train"] < 1.7
+    else:
+        assert ratios == pytest.approx({"score": 0.3, "train": 0.3}, rel=0.2)
 
 
 def test_processes_on_a_cpu_share_its_cores_and_its_memory() -> None:

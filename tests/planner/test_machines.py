@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from experiments.harness.planning import describe
+from experiments.harness.sweep import compose_sweep
 from lark import processors
 from lark.pipeline.operations import train as operations
 from lark.planner import throughput
@@ -95,3 +97,24 @@ def test_each_remedy_that_is_named_for_a_machine_fits_it(machine: str, student: 
         if named:
             values = {key: yaml.safe_load(value) for key, value in named.items()}
             assert planned(student, tmp_path, values)[name].fits, step.remedy
+
+
+@pytest.mark.parametrize("machine", ["1 x 24 GB", "1 x 80 GB"], indirect=True)
+def test_table1_with_qwen3_is_planned_for_one_gpu(machine: str, tmp_path: Path) -> None:
+    """The small student fits as it is; the other one needs its optimizer elsewhere on 24 GB."""
+    few = ["method=random,lark", "budget=3", "tracking=none", f"outputs={tmp_path}"]
+    sweep = compose_sweep("table1", ["scale=qwen3", *few])
+    text = describe(sweep)
+    assert "table1 at scale qwen3: 4 trials, 4 trainings, 2 base evaluations" in text
+    hours = re.search(r"Estimated: ([\d,.]+) device-hours in all", text)
+    assert hours is not None
+    assert 1 < float(hours[1].replace(",", "")) < 200
+    remedies = {}
+    for trial in sweep.trials:
+        config = trial.config
+        assert (config.pool.format, config.pool.questions, config.training.name) == ("rsr", 500, "verify")
+        lengths = assumed(500, config.student.max_length)
+        for step in estimate(config, trial.plan, lengths):
+            remedies[config.student.name, key_of(step.step)] = step.remedy
+    needed = {name: remedy for name, remedy in remedies.items() if remedy}
+    assert needed == ({("qwen3_1.7b", "train"): OFFLOAD} if machine == "1 x 24 GB" else {})

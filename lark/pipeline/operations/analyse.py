@@ -27,16 +27,8 @@ from lark.training.memory import TrainingSetup, activation_bytes
 from lark.work.machine import GIB, Machine
 from lark.work.operation import EXPANDABLE, Counts, Job, Operation, Settings, Step
 
-PRECISION_RATE = {
-    ("cuda", "float32"): 1 / 16,
-    ("cuda", "bfloat16"): 1.0,
-    ("cpu", "float32"): 1.0,
-    ("cpu", "bfloat16"): 0.3,
-}
-"""Share of the planner's peak rate, by precision: an A100 reaches 19.5 of its 312 TFLOP/s in float32. On
-CPU float32 is the peak, and products in bfloat16 take three to four times as long if the processor has no
-instructions for them.
-"""
+GPU_FLOAT = 1 / 16
+"""Share of a GPU's peak rate in float32: an A100 reaches 19.5 of its 312 TFLOP/s."""
 POWER_STEPS = 8
 """Steps of power iteration until it converges: 4 to 16, on the demo's student."""
 POWER_PASSES = 5
@@ -171,7 +163,10 @@ def _made(
     machine = planner.hardware.machine
     dtype = planner.config.analysis.dtype
     weights = precision_bytes(dtype) * planner.shape.parameters
-    rate = planner.hardware.rate("training", planner.shape, devices=1) * PRECISION_RATE[machine.device, dtype]
+    half = dtype == "bfloat16"
+    rate = planner.hardware.rate("training", planner.shape, devices=1, half=half)
+    if machine.device == "cuda" and not half:
+        rate *= GPU_FLOAT
     computing = flops / rate * ceil(parts / machine.world) / parts
     loading = ceil(loads / machine.world) * weights / LOAD_BYTES
     seconds = computing + loading + START_SECONDS[machine.device]

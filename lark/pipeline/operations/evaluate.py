@@ -4,6 +4,7 @@ gold answer costs no GPU time.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from lark.work.operation import Operation, Settings, Step
 
 ANSWER_TOKENS = 8000
 """Assumed length of an answer if the limit is higher: long reasoning, as in the paper."""
+ANSWER_LENGTHS = 2
+"""Assumed mean length of a trained student's answers, relative to the pool's responses, at most: the answers
+that never end count with their limit.
+"""
 PROMPT_TOKENS = 150
 """Assumed length of a problem with its template."""
 PAPER_BENCHMARK_MINUTES = 15
@@ -56,8 +61,11 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     decoding = config.benchmark.decoding
     problems = sum(problem_count(name, task) for name, task in config.benchmark.tasks.items())
     answers = problems * decoding.samples * len(decoding.seeds)
-    # Students rarely use a long limit up.
-    length = min(decoding.max_new_tokens, config.student.max_length, ANSWER_TOKENS)
+    # Students rarely use a long limit up, and trained ones write about as much as what they were trained on.
+    limit = min(decoding.max_new_tokens, config.student.max_length, ANSWER_TOKENS)
+    length = limit
+    if step.model == "trained":
+        length = min(limit, ceil(ANSWER_LENGTHS * float(planner.lengths.response.mean())))
     tokens = answers * length
     element = precision_bytes(config.student.dtype)
     gpus = engine.tensor_parallel
@@ -68,7 +76,8 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     if planner.is_papers and step.model == "trained":
         paper = f"~{PAPER_BENCHMARK_MINUTES * len(config.benchmark.tasks)} min"
     together = decoder.together(answers, PROMPT_TOKENS, length)
-    work = f"{step.model}: {answers:,} answers, {together:,.0f} at once per engine, up to {tokens:,} tokens"
+    most = f"up to {answers * limit:,} tokens"
+    work = f"{step.model}: {answers:,} answers, {together:,.0f} at once per engine, {most}"
     memory = decoder.needed_bytes / GIB
     made = planner.made(step, work, flops, seconds, memory, decoder.weights / GIB, paper)
     return replace(made, shards=problems * len(decoding.seeds))

@@ -173,7 +173,8 @@ def judge_cost(planner: Planner, step: Step) -> Estimate | None:
     decoder = Decoder(planner.config.engine, gpus, shape, element, planner.hardware, judge.max_length)
     answer = min(JUDGE_ANSWER_TOKENS, judge.max_new_tokens)
     answering = decoder.seconds(lengths.trajectories, float(prompts.mean()), answer, 0.0)
-    seconds = flops / planner.hardware.rate("forward", shape) + answering
+    rate = planner.hardware.rate("forward", shape, half=judge.dtype != "float32")
+    seconds = flops / rate + answering
     work = f"{lengths.trajectories:,} verdicts of {Path(judge.path).name}"
     memory = decoder.needed_bytes / GIB
     estimate = planner.made(step, work, flops, seconds, memory, decoder.weights / GIB)

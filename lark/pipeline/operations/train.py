@@ -97,7 +97,7 @@ def _cost(planner: Planner, step: Step) -> Estimate:
     share = planner.selected / len(lengths.total)
     recomputed = setup.recomputed(shape)
     flops = forward.training(recomputed / shape.layers, bool(setup.lora)) * share * training.epochs
-    seconds = planner.seconds("training", flops, 4.0 * shape.parameters)
+    seconds = planner.seconds("training", flops, 4.0 * shape.parameters, bool(training.bf16))
     state = state_bytes(shape, setup) / GIB
     memory = state + activation_bytes(shape, setup) / GIB
     work = f"{planner.selected:,} trajectories x {training.epochs} epochs"
