@@ -11,7 +11,7 @@ VALUED = frozenset(
 )
 """Hydra flags that take the next argument as their value."""
 LISTS = ("force", "stages", "teacher")
-ADDED = ("pool.fields", "pool.mix", "method.options", "student.template_options")
+ADDED = ("pool.fields", "pool.mix", "pool.thresholds", "method.options", "student.template_options")
 """Settings that have no keys until they are added."""
 OF_A_TEACHER = re.compile(r"teacher\.[^.]+\.(template_options|extra)\.")
 """Settings of a teacher that have no keys until they are added."""

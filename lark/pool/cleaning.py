@@ -25,6 +25,8 @@ MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "S
 MOST_COLUMNS = 1000
 """Columns whose use is counted. A file with more has data in place of names."""
 EXAMPLES = 5
+NEARLY = 0.9
+"""Share of a teacher's trajectories from which on a filter that leaves them out is the first note."""
 """Examples that a summary names of each thing that it counts."""
 
 
@@ -141,12 +143,18 @@ class Tally:
         self.wrong_questions |= other.wrong_questions
 
     def _removed(self, pool: conf.Pool) -> dict[str, Any]:
-        """What the filters remove, if that is all of a teacher or most of the pool."""
+        """What the filters remove, if that is (nearly) all of a teacher or most of the pool."""
         total = self.teachers.total()
-        gone = {name: count for name, count in self.dropped.items() if count == self.teachers[name]}
-        if not gone and self.dropped.total() <= total / 2:
+        gone = {}
+        nearly = {}
+        for name, count in self.dropped.items():
+            if count == self.teachers[name]:
+                gone[name] = count
+            elif count >= NEARLY * self.teachers[name]:
+                nearly[name] = [count, self.teachers[name]]
+        if not gone and not nearly and self.dropped.total() <= total / 2:
             return {}
-        counts = {"trajectories": self.dropped.total(), "of": total, "teachers": gone}
+        counts = {"trajectories": self.dropped.total(), "of": total, "teachers": gone, "nearly": nearly}
         return {**counts, "settings": filters(pool)}
 
     def to_dict(self, pool: conf.Pool) -> dict[str, Any]:

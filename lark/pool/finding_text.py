@@ -88,8 +88,12 @@ def _unread(finding: Mapping[str, Any]) -> Iterator[str]:
 
 
 def setting(place: str, finding: Mapping[str, Any]) -> str:
-    """The setting that reads these answers, and gold answers like `#### 540` if there are any."""
+    """The setting that reads these answers, and gold answers like `#### 540` if there are any, with the reason."""
     places = dict.fromkeys(["box", place])
+    reason = ""
     if finding["gold_after_hashes"]:
         places["hashes"] = None
-    return f"pool.answer_from=[{','.join(places)}]"
+        reason = (
+            "; `hashes` because the pool's own answers are whole solutions that end with #### and the answer"
+        )
+    return f"pool.answer_from=[{','.join(places)}]{reason}"

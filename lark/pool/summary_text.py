@@ -118,6 +118,10 @@ def _removed_hints(counts: Counts) -> Iterator[str]:
     if removed["teachers"]:
         teachers = (f"{shown(name)} ({count:,})" for name, count in removed["teachers"].items())
         sentence += f", among them all of {some(teachers)}"
+    if removed.get("nearly"):
+        counted_of = removed["nearly"].items()
+        teachers = (f"{shown(name)} ({count:,} of {total:,})" for name, (count, total) in counted_of)
+        sentence += f", and nearly all of {some(teachers)}"
     yield f"{sentence}."
 
 
@@ -195,8 +199,8 @@ def _answer_hints(counts: Counts) -> Iterator[str]:
         share = f"only {counts['boxed']:.1%} of the responses have" if counts["boxed"] else "no response has"
         yield (
             f"{share} a \\boxed{{}} answer, and evaluation reads nothing else (but tags with answer_format:"
-            " exact): a student trained on them may score 0. If answers are marked in another way, box them"
-            " with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
+            " exact_text): a student trained on them may score 0. If answers are marked in another way, box"
+            " them with a pattern, such as \"pool.answer_pattern='<answer>((?:(?!<answer>).)*?)</answer>'\""
             " (with both kinds of quotes)."
         )
     correct = counts["all"]["correct"]

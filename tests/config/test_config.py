@@ -74,7 +74,7 @@ def test_nothing_means_the_demo() -> None:
 
 def test_every_method_of_the_registry_has_an_option_and_the_other_way_round() -> None:
     options = {path.stem for path in (ROOT / "conf" / "method").glob("*.yaml")}
-    assert options == {*METHODS, "base", "own"}
+    assert options == {*METHODS, "base", "own", "lark_reversed"}
 
 
 @pytest.mark.parametrize(

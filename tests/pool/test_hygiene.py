@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lark.config import Pool
+from lark.config.cli import as_hydra_reads
 from lark.config.pool import HYGIENE
 from lark.errors import LarkError
 from lark.pool import trajectories as pools
@@ -19,6 +20,7 @@ from lark.pool.read import read
 from lark.pool.summary_text import pool_summary
 from lark.pool.trajectory import Trajectory
 from lark.pool.windows import repeated_share, window_hashes
+from tests.conftest import composed
 from tests.pool.rows import write_jsonl
 
 DRAW = np.random.default_rng(0)
@@ -137,6 +139,23 @@ def test_a_filter_that_leaves_out_a_teacher_is_the_first_note(tmp_path: Path) ->
     counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
     first = next(line for line in pool_summary(counts).splitlines() if line.startswith("Note"))
     assert "left out 6 of 9 trajectories (67%), among them all of r1 (6)" in first
+
+
+def test_a_filter_that_leaves_out_nearly_all_of_a_teacher_says_so(tmp_path: Path) -> None:
+    numbers = range(10)
+    hidden = [{"question": f"{n}?", "teacher": "r1", "response": f"\\boxed{{{n}}}"} for n in numbers]
+    shown = [{"question": f"{n}?", "teacher": "qwq", "response": f"{PLAIN} {n}"} for n in numbers]
+    hidden[3]["response"] = PLAIN
+    pool = replace(write_jsonl(tmp_path / "a.jsonl", hidden + shown), drop=["empty"])
+    tally = Tally()
+    counts = pools.write(read(pool, tally), tmp_path / pools.FILE, pool, tally)
+    assert "and nearly all of r1 (9 of 10)" in pool_summary(counts)
+
+
+def test_thresholds_are_settings_of_the_command_line() -> None:
+    arguments = as_hydra_reads(["pool.thresholds.loops=0.6", "pool.thresholds.empty=3"])
+    pool = composed(*arguments).pool
+    assert (pool.threshold("loops"), pool.threshold("empty")) == (0.6, 3)
 
 
 def test_thresholds_are_settings(tmp_path: Path) -> None:

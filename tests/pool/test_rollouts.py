@@ -207,7 +207,7 @@ def test_an_answer_that_is_not_read_is_unknown_and_the_summary_proposes_a_settin
     assert counts["trajectories"] == 8 and counts["all"]["correct"] is None
     summary = pool_summary(counts)
     assert "8 trajectories whose correctness is not known were kept: pool.unknown=drop drops them" in summary
-    assert "(pool.answer_from=[box,last_number,hashes])" in summary
+    assert "(pool.answer_from=[box,last_number,hashes]; `hashes` because" in summary
     assert "8 end with a number, and 7 of these are the gold answer" in summary
 
 
