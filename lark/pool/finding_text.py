@@ -88,7 +88,7 @@ def _unread(finding: Mapping[str, Any]) -> Iterator[str]:
 
 
 def setting(place: str, finding: Mapping[str, Any]) -> str:
-    """The setting that reads these answers, and gold answers like `#### 540` if there are any, with the reason."""
+    """The setting that reads these answers, and gold answers like `#### 540` if there are any."""
     places = dict.fromkeys(["box", place])
     reason = ""
     if finding["gold_after_hashes"]:
