@@ -7,7 +7,6 @@ has no verdict, and the program is started again for the following ones.
 import contextlib
 import json
 import os
-import resource
 import select
 import shlex
 import signal
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from lark.config.teaching import Command
+from lark.limits import limit_address_space
 from lark.reading.fields import Fields
 from lark.reading.untrusted import parsed
 from lark.teaching import checks
@@ -94,8 +94,7 @@ class Program:
         return self.process.stdout
 
     def _limit(self) -> None:
-        limit = int(self.settings.memory_gib * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        limit_address_space(int(self.settings.memory_gib * 2**30))
         die_with_parent()
 
     def _stop(self) -> None:
