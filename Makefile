@@ -130,7 +130,7 @@ $(VENV)/.docs: pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test --group docs --group engine-$(ENGINE) --group ray
+	$(INSTALL) --group test --group engine-$(ENGINE) --group ray --group docs
 	$(INSTALL) --no-deps --group student
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@

@@ -32,7 +32,9 @@ FAVICON = "lark/explorer/static/favicon.svg"
 
 def pages() -> dict[str, str]:
     """Files of the repository that are pages, and their places on the site."""
-    notebooks = {f"examples/{path.name}": f"examples/{path.stem}.md" for path in ROOT.glob("examples/*.ipynb")}
+    notebooks = {
+        f"examples/{path.name}": f"examples/{path.stem}.md" for path in ROOT.glob("examples/*.ipynb")
+    }
     return {name: place for name, place in ELSEWHERE.items() if (ROOT / name).exists()} | notebooks
 
 

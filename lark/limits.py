@@ -58,17 +58,6 @@ def memory_limit(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def limit_address_space(most: int) -> None:
-    """Limit this process, and those that it starts, to `most` bytes of memory. Only on Linux: macOS accepts
-    no such limit, and a limit on time has to do there.
-    """
-    if sys.platform != "linux":
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-
-
 def _mapped_pages() -> int:
     """Pages in the address space of this process. Called for every conversation, so it avoids the overhead
     of file objects.

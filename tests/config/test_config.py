@@ -336,3 +336,20 @@ def test_every_key_of_every_yaml_is_documented_in_the_schema() -> None:
                 key = line.split(":")[0]
                 if key.isidentifier() and key not in ("defaults", "hydra"):
                     assert f"{key}:" in text, f"{path}: {key}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("weighting=", {f"weighting={name}" for name in ("auto", *WEIGHTINGS)}),
+        ("weighting=k", {"weighting=kl"}),
+        ("method=lark_", {"method=lark_exact", "method=lark_gram", "method=lark_top50"}),
+    ],
+)
+def test_the_shell_completes_to_values_and_to_options(typed: str, offered: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "run.py", "-sc", "query=bash"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "COMP_LINE": f"python run.py {typed}"},
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered
