@@ -194,3 +194,15 @@ def checked(*overrides: str) -> Machine:
         steps = wanted(make_plan(config, Checksums(Path(folder)), elsewhere=True), config.stages)
     check_steps(config, machine, steps)
     return machine
+
+
+@pytest.fixture
+def unpatched() -> Iterator[None]:
+    """Liger replaces classes in transformers' modules; other tests must not see them."""
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen2 import modeling_qwen2
+
+    before = [(module, dict(vars(module))) for module in (modeling_llama, modeling_qwen2)]
+    yield
+    for module, names in before:
+        vars(module).update(names)

@@ -470,9 +470,11 @@ def test_a_disk_that_fills_while_pytorch_writes_is_a_sentence(tmp_path: Path) ->
     """PyTorch reports a position in the file, not the disk."""
     import torch
 
+    state = torch.zeros(200_000)  # here: in a fork, PyTorch's threads may be gone, and it would wait for them
+
     def save() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        torch.save({"state": torch.zeros(200_000)}, tmp_path / "optimizer.pt")
+        torch.save({"state": state}, tmp_path / "optimizer.pt")
 
     ended = forked(lambda: run_main(save, tmp_path), 60)
     assert f"No space left on the disk while writing {tmp_path}" in ended.sentence

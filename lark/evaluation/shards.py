@@ -14,7 +14,6 @@ from typing import Any
 
 from lark.evaluation import checks
 from lark.generation import journal
-from lark.printing import some
 from lark.reading.rows import jsonl_rows
 from lark.store.store import Kind, checksum, write_text
 
@@ -72,8 +71,9 @@ def stored(folder: Path, workload: WantedSamples, report: bool = False) -> dict[
         else:
             answers[problem, seed] = row["samples"]
     if lost and report:
+        others = f" (and {len(lost) - 1:,} more)" if len(lost) > 1 else ""
         log.warning(
-            "%s: %s. Only this is left out, and generated again if it is missing.", folder, some(lost, 1)
+            "%s: %s%s. Only this is left out, and generated again if it is missing.", folder, lost[0], others
         )
     return answers
 

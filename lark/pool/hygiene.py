@@ -126,13 +126,10 @@ def refusals(trajectory: Trajectory) -> float:
 
 
 def words(trajectory: Trajectory) -> float:
-    """Words of reasoning: all but the final answer. Of a long text, about as many."""
+    """Words of reasoning: all but the final answer. Of a long text, those at its beginning."""
     if trajectory.conversation is not None:
         return inf
-    text = trajectory.spoken
-    if len(text) > LONGEST_EMPTY:
-        return trajectory.words
-    text = ANSWER.sub(" ", text)
+    text = ANSWER.sub(" ", trajectory.spoken[:LONGEST_EMPTY])
     return len(text.split()) + len(WITHOUT_SPACES.findall(text)) // 2
 
 

@@ -273,6 +273,7 @@ def large_store(
         "correct": pa.array(rng.random(n) < 0.6),
         "thinking": pa.nulls(n, pa.string()),
         "conversation": pa.nulls(n, pa.string()),
+        "pass_rate": pa.nulls(n, pools.SCHEMA.field("pass_rate").type),
     }
     table = pa.table(pieces, schema=pools.SCHEMA)
     write_pool(root, table)

@@ -87,6 +87,7 @@ def test_scoring_reports_its_speed_in_the_planners_units(tmp_path: Path) -> None
     assert 0 < measured.figures["peak_gib"] <= 1.1 * measured.figures["planned_gib"]
 
 
+@pytest.mark.usefixtures("unpatched")
 def test_ligers_norms_are_recognised() -> None:
     pytest.importorskip("liger_kernel")
     model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)

@@ -4,7 +4,6 @@ kernels.
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,18 +197,6 @@ def test_prompts_render_and_responses_come_back_unchanged(name: str, shared_data
     assert shape is not None
     assert max(encoded.ids) < shape.vocabulary
     assert "202" not in chat.prompt_text("How many?")  # no date: prompts are the same every day
-
-
-@pytest.fixture
-def unpatched() -> Iterator[None]:
-    """Liger replaces classes in transformers' modules; other tests must not see them."""
-    from transformers.models.llama import modeling_llama
-    from transformers.models.qwen2 import modeling_qwen2
-
-    before = [(module, dict(vars(module))) for module in (modeling_llama, modeling_qwen2)]
-    yield
-    for module, names in before:
-        vars(module).update(names)
 
 
 @pytest.mark.parametrize("name", ["qwen7b", "qwen1.5b", "llama3b"])

@@ -224,7 +224,7 @@ def test_packs_hold_a_common_beginning_once():
 
 def test_a_real_student_gives_the_naive_numbers_on_real_trajectories(smollm2, shared_data):
     """One question's answers by four teachers."""
-    config = composed("student=smollm2").student
+    config = composed("student=smollm2", "student.dtype=float32").student
     student, chat = LoadedStudent.load(str(smollm2), config, "cpu"), load_chat(str(smollm2), config)
     model = load_model(str(smollm2), config, "cpu")  # with the weights' own layout
     lines = [

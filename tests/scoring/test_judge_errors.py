@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_judge_is_reported_as_the_judges(
     [
         ("max_length=1024", "is longer than the model's context of 512: set method.judge.max_length=512."),
         ("max_length=1", "must be at least 2"),
-        ("dtype=float8", "choose one of float32, bfloat16, float16"),
+        ("dtype=float8", "choose one of auto, float32, bfloat16, float16"),
         ("temperature=-1", "must be 0 (greedy), or from 0.01 to 1000"),
         ("max_new_tokens=512", "must be less than method.judge.max_length=512"),
     ],

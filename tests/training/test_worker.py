@@ -303,7 +303,7 @@ def test_the_trainer_gets_the_papers_recipe(tmp_path: Path) -> None:
     args = arguments(config, tmp_path, 1172, "cpu", zero=0)
     assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (1e-5, "cosine", 50)
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
-    assert (args.max_grad_norm, args.bf16, args.seed, args.optim) == (1.0, True, 42, "adamw_torch")
+    assert (args.max_grad_norm, args.bf16, args.seed, args.optim) == (1.0, True, 42, "adamw_torch_fused")
     assert args.gradient_checkpointing and args.gradient_checkpointing_kwargs == {"use_reentrant": False}
     assert not args.save_only_model
     training = config.training
