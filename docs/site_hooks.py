@@ -32,10 +32,8 @@ FAVICON = "lark/explorer/static/favicon.svg"
 
 def pages() -> dict[str, str]:
     """Files of the repository that are pages, and their places on the site."""
-    notebooks = {
-        f"examples/{path.name}": f"examples/{path.stem}.md" for path in ROOT.glob("examples/*.ipynb")
-    }
-    return {name: place for name, place in ELSEWHERE.items() if (ROOT / name).exists()} | notebooks
+    notebooks = [path.stem for path in ROOT.glob("examples/*.ipynb")]
+    return ELSEWHERE | {f"examples/{name}.ipynb": f"examples/{name}.md" for name in notebooks}
 
 
 def on_config(config: MkDocsConfig) -> None:

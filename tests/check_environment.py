@@ -128,8 +128,8 @@ def test_the_pinned_versions_agree_on_every_python(file: str, python: str, tmp_p
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_what_the_demo_needs_has_wheels_for_macs(python: str, tmp_path: Path) -> None:
-    """The pinned versions of `make run` on Apple silicon, macOS 14: each has a wheel, and they agree. Packages
-    are added until none requires another one.
+    """The pinned versions of `make run` on Apple silicon, macOS 14: each has a wheel, and they agree.
+    Packages are added until none requires another one.
     """
     pinned = constraints("constraints.txt")
     roots = {"lark": declared_groups()["run"]}

@@ -1,4 +1,4 @@
-"""The documentation as a site: built strictly, every page in its navigation, and nothing that needs a network."""
+"""The documentation as a site: built strictly, every page in its navigation, nothing that needs a network."""
 
 import json
 import re

@@ -11,7 +11,7 @@ LIST = Path("/proc/locks")
 
 
 def locked_inodes() -> frozenset[str] | None:
-    """Inodes of the files that processes of this machine have locked. None if the kernel does not list them."""
+    """Inodes of the files that processes of this machine have locked. None if the kernel has no such list."""
     try:
         lines = LIST.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,5 +1,6 @@
 """Every option of every group composes; a mistake is reported in one sentence."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from lark.config.schema import others
 from lark.errors import LarkError
 from lark.pipeline.plan import check_names
 from lark.scoring.methods import METHODS
+from lark.selection.rules import WEIGHTINGS
 from tests.conftest import ROOT, composed
 
 GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and path.name != "hydra")

@@ -101,7 +101,7 @@ def test_a_method_has_one_colour_in_the_table_of_teachers(
     rows = at.page.get_by_role("table", name="Teachers").locator("tbody tr")
     expect(rows.first.locator(".share-cell i").first).to_be_attached()
     colours = rows.evaluate_all(
-        "rows => rows.map((row) => [...row.querySelectorAll('.share-cell i')].map((bar) => bar.style.background))"
+        "rows => rows.map((row) => [...row.querySelectorAll('.share-cell i')].map((i) => i.style.background))"
     )
     assert len(colours) > 5 and len(colours[0]) == 5
     assert all(row == colours[0] for row in colours)
