@@ -94,9 +94,9 @@ $(EXPERIMENTS): $(VENV)/.run
 $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
 	$(PY) -m experiments plan $* $(call quoted,scale,SCALE) $(OWN) $(ARGS)
 
-docs: $(VENV)/.docs ## Make the documentation as a site with a search: outputs/site/index.html (needs no network)
+docs: $(VENV)/.docs ## Make the documentation as a site with a search, in outputs/site (reading it needs no network)
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
-	@echo "outputs/site/index.html"
+	@echo "outputs/site. To read it: $(PY) -m http.server -b 127.0.0.1 -d outputs/site 8000, and http://127.0.0.1:8000"
 
 # Artifacts that the explorer can show: the demo with the tokens of some questions, and selections of other methods.
 PICTURED := outputs/pictured

@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
 
 def on_config(config: MkDocsConfig) -> None:
     """The navigation, from the index."""
-    sections: list[Any] = [{"LARK": "index.md"}, {"All pages": "pages.md"}]
+    sections: list[Any] = [{"Home": "index.md"}, {"All pages": "pages.md"}]
     entries: list[dict[str, str]] = []
     for line in (ROOT / INDEX).read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

@@ -26,7 +26,7 @@ def on_a_mac(*arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": MAC, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr  # summaries are logged
 
 
 def test_what_stands_in_for_a_mac_lacks_what_a_mac_lacks() -> None:
