@@ -79,13 +79,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def deeper(markdown: str) -> str:
-    """Indent what belongs to a numbered item by 4 spaces instead of 3, as this Markdown expects."""
-    lines = []
+    """Indent what belongs to a numbered item by 4 spaces instead of 3, and separate the items, as this Markdown
+    expects.
+    """
+    lines: list[str] = []
     is_code = False
     for line in markdown.splitlines():
         if line.startswith("```"):
             is_code = not is_code
         is_part = line.startswith("   ") and not is_code
+        is_item = not is_code and re.match(r"\d+\. ", line) is not None
+        if is_item and lines and lines[-1].startswith("   "):
+            lines.append("")
         lines.append(f" {line}" if is_part else line)
     return "\n".join(lines)
 
