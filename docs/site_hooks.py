@@ -79,8 +79,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def deeper(markdown: str) -> str:
-    """Indent what belongs to a numbered item by 4 spaces instead of 3, and separate the items, as this Markdown
-    expects.
+    """Indent what belongs to a numbered item by 4 spaces instead of 3, and separate the items, as Python's
+    Markdown expects.
     """
     lines: list[str] = []
     is_code = False
