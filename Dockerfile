@@ -23,6 +23,8 @@ WORKDIR /lark
 # The packages first: a change of the code does not install them again.
 COPY Makefile pyproject.toml constraints.txt constraints-gpu.txt ./
 RUN make setup ENGINE=${ENGINE} FLASH=${FLASH}
+# `python` and `ray` are those of the environment, also where another program starts them (KubeRay).
+ENV PATH=/lark/.venv/bin:$PATH
 COPY . .
 RUN .venv/bin/python -m lark.importable
 

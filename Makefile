@@ -94,22 +94,44 @@ $(EXPERIMENTS): $(VENV)/.run
 $(EXPERIMENTS:%=plan-%): plan-%: $(VENV)/.run
 	$(PY) -m experiments plan $* $(call quoted,scale,SCALE) $(OWN) $(ARGS)
 
+docs: $(VENV)/.docs ## Make the documentation as a site with a search, in outputs/site (reading it needs no network)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "outputs/site. To read it: $(PY) -m http.server -b 127.0.0.1 -d outputs/site 8000, and http://127.0.0.1:8000"
+
+# Artifacts that the explorer can show: the demo with the tokens of some questions, and selections of other methods.
+PICTURED := outputs/pictured
+pictures: $(VENV)/.test ## Draw the pictures of README and docs again, from a run of the demo (docs/pictures; needs chromium)
+	$(PY) run.py outputs=$(PICTURED) scoring.tokens=20 tracking=none
+	$(PY) run.py -m outputs=$(PICTURED) method=random,rsr,grape,shortest stages=[select] tracking=none
+	$(PY) -m experiments run pipeline outputs=$(PICTURED) tracking=none
+	$(PY) -m tests.explorer.pictures $(PICTURED) docs/pictures
+
 clean: ## Delete all outputs (keeps .venv)
 	find outputs -mindepth 1 ! -name .gitkeep -delete
 
 setup: $(VENV)/.test $(if $(filter 1,$(FLASH)),$(VENV)/.flash) ## Install everything without running anything (FLASH=1: and build flash-attn)
 
+# A virtual environment with a pip that knows --group.
+define make_venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required: make PYTHON=<path>")'
+test -x $(PY) || $(PYTHON) -m venv $(VENV)
+$(PIP) install --quiet --upgrade 'pip>=25.1'
+endef
+
 $(VENV)/.run: pyproject.toml $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required: make PYTHON=<path>")'
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(make_venv)
 	$(INSTALL) --group torch
 	$(INSTALL) --group run
 	$(if $(wildcard lark),$(PY) -m lark.importable)
 	touch $@
 
+$(VENV)/.docs: pyproject.toml $(CONSTRAINTS)
+	$(make_venv)
+	$(INSTALL) --group docs
+	touch $@
+
 $(VENV)/.test: $(VENV)/.run
-	$(INSTALL) --group test --group engine-$(ENGINE) --group ray
+	$(INSTALL) --group test --group engine-$(ENGINE) --group ray --group docs
 	$(INSTALL) --no-deps --group student
 	$(if $(filter cpu,$(ENGINE)),$(PIP) uninstall --quiet --yes $(UNUSED))
 	touch $@
@@ -122,4 +144,4 @@ $(VENV)/.flash: $(VENV)/.test
 	MAX_JOBS=$${MAX_JOBS:-8} FLASH_ATTN_CUDA_ARCHS="$${FLASH_ATTN_CUDA_ARCHS:-80;90}" $(INSTALL) --no-build-isolation --group flash
 	touch $@
 
-.PHONY: help run teach explore test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)
+.PHONY: help run teach explore docs pictures test check lint fuzz check-environment gpu-check bench demo-student clean setup reports $(EXPERIMENTS) $(EXPERIMENTS:%=plan-%)

@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 
 from lark import config
 from lark.config.cli import as_hydra_reads, outputs_typed
+from lark.config.completion import is_asked_for, offer
 from lark.config.trained import with_trained_student
 from lark.errors import LarkError
 from lark.work.entry import INTERRUPTED, explain, run_main
@@ -63,6 +64,10 @@ def command_line() -> str | None:
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     config.register()
+    if is_asked_for(sys.argv):
+        from lark.selection.rules import WEIGHTINGS  # noqa: PLC0415  # only here
+
+        offer("weighting", ["auto", *WEIGHTINGS])
     try:
         arguments = as_hydra_reads(with_trained_student(sys.argv[1:]))
         sys.argv[1:] = with_sweep_group(arguments)

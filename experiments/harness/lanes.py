@@ -34,8 +34,12 @@ Work = Callable[[], object]
 
 
 def lanes(trials: Iterable[Config]) -> int:
-    """How many trials run at once: one, unless all of them train or evaluate a small student on a CPU."""
+    """How many trials run at once: one, unless all of them train or evaluate a small student on the CPU of a
+    Linux machine.
+    """
     configs = list(trials)
+    if sys.platform != "linux":  # the libraries of macOS do not survive a fork
+        return 1
     if len(configs) < 2 or not all(_uses_one_core(config) for config in configs):
         return 1
     return min(machine.usable_cores(), len(configs), MOST)

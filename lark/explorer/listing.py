@@ -123,7 +123,7 @@ class Listing:
         return self._users.get(entry.key, [])
 
     @cached_property
-    def _locked(self) -> frozenset[str]:
+    def _locked(self) -> frozenset[str] | None:
         return locked_inodes()
 
     def config(self, entry: Entry) -> dict[str, Any]:

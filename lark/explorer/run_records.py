@@ -10,6 +10,7 @@ from typing import Any
 
 from lark.explorer.listing import Key, folder_key
 from lark.explorer.progress import tail
+from lark.store.alive import has_ended
 from lark.work.record import RECORD_FILE
 
 LOG = "lark.log"
@@ -58,10 +59,12 @@ class RunRecord:
     @property
     def is_alive(self) -> bool:
         """Whether its process is on this machine. Numbers of processes are used again, so the command must
-        be one of ours.
+        be one of ours. macOS has no files of processes: there, any process counts.
         """
         if self.ended or self.host != socket.gethostname():
             return False
+        if not PROCESSES.is_dir():
+            return not has_ended({"process": self.process, "host": self.host})
         try:
             return b"run.py" in (PROCESSES / str(self.process) / "cmdline").read_bytes()
         except OSError:

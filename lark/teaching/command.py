@@ -12,6 +12,7 @@ import select
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -94,8 +95,9 @@ class Program:
         return self.process.stdout
 
     def _limit(self) -> None:
-        limit = int(self.settings.memory_gib * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        if sys.platform == "linux":  # macOS accepts no such limit
+            limit = int(self.settings.memory_gib * 2**30)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         die_with_parent()
 
     def _stop(self) -> None:

@@ -1,5 +1,6 @@
 """Every option of every group composes; a mistake is reported in one sentence."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from lark.config.schema import others
 from lark.errors import LarkError
 from lark.pipeline.plan import check_names
 from lark.scoring.methods import METHODS
+from lark.selection.rules import WEIGHTINGS
 from tests.conftest import ROOT, composed
 
 GROUPS = sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir() and path.name != "hydra")
@@ -336,3 +338,20 @@ def test_every_key_of_every_yaml_is_documented_in_the_schema() -> None:
                 key = line.split(":")[0]
                 if key.isidentifier() and key not in ("defaults", "hydra"):
                     assert f"{key}:" in text, f"{path}: {key}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("weighting=", {f"weighting={name}" for name in ("auto", *WEIGHTINGS)}),
+        ("weighting=k", {"weighting=kl"}),
+        ("method=lark_t", {"method=lark_top50"}),
+    ],
+)
+def test_the_shell_completes_to_values_and_to_options(typed: str, offered: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "run.py", "-sc", "query=bash"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "COMP_LINE": f"python run.py {typed}"},
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered

@@ -61,6 +61,52 @@ def test_by_clicks_from_the_overview_to_a_question_a_comparison_and_an_answer(
     expect(page.locator("details.sample .prose").first).not_to_have_text("Loading…")
     page.go_back()
     expect(page.get_by_role("table", name="Problems")).to_be_visible()
+    compared = re.compile(r"#/compare/\w+/\w+/2/")
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page).to_have_url(compared)  # the pair that was looked at last
+
+
+def test_the_tab_of_comparisons_opens_two_candidates_whose_tokens_were_kept(at: Tab) -> None:
+    page = at.page
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page).to_have_url(re.compile(r"#/compare/\w+/\w+/\d+/0/1$"))
+    expect(page.locator(".tokens")).to_have_count(2)
+    expect(page.locator("nav a[aria-current='page']")).to_have_text("Compare")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_table_that_is_too_wide_says_so_and_scrolls(
+    browser: Browser, server: Server, pool: str, view: str, width: int
+) -> None:
+    with tab(browser, width=width) as opened:
+        opened.open(server.url)
+        opened.open(f"{server.base}#/question/{pool}/{view}/2")
+        frame = opened.page.locator(".scroll-frame:has(table.candidates)")
+        last = frame.locator("thead th").last
+        button = frame.locator(".more-columns")
+        expect(last).not_to_be_in_viewport()
+        expect(button).to_have_text(re.compile(r"^\d+ more columns? ›$"))
+        while (button.inner_text()) != "‹ back":
+            button.click()
+            opened.page.wait_for_timeout(400)  # it scrolls smoothly
+        expect(last).to_be_in_viewport()
+        button.click()
+        expect(button).to_have_text(re.compile("more"))
+
+
+def test_a_method_has_one_colour_in_the_table_of_teachers(
+    at: Tab, server: Server, pool: str, view: str
+) -> None:
+    at.open(f"{server.base}#/pool/{pool}/{view}")
+    rows = at.page.get_by_role("table", name="Teachers").locator("tbody tr")
+    at.page.get_by_role("button", name="B = 1", exact=True).click()  # of five methods
+    expect(rows.first.locator(".share-cell i")).to_have_count(5)
+    colours = rows.evaluate_all(
+        "rows => rows.map((row) => [...row.querySelectorAll('.share-cell i')].map((i) => i.style.background))"
+    )
+    assert len(colours) > 5 and len(colours[0]) == 5
+    assert all(row == colours[0] for row in colours)
+    assert len(set(colours[0])) >= 4  # a method without a colour of its own may have that of another
 
 
 def test_by_keys_from_the_overview_to_a_question_a_comparison_and_an_answer(at: Tab) -> None:

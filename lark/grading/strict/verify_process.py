@@ -41,9 +41,10 @@ def _serve(requests: IO[str], replies: IO[str]) -> None:
 
 
 def main() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    if sys.platform == "linux":  # macOS accepts no such limit; the one on time has to do there
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     # A child inherits ignored and blocked signals, but the timers must be able to end this process.
     timers = {signal.SIGPROF, signal.SIGALRM}
     for number in timers:

@@ -48,15 +48,26 @@ export function responsive(draw, props = {}) {
   return box;
 }
 
-// A table that can be wider than its place. The side behind which there is more fades out.
+// A table that can be wider than its place. The side behind which there is more fades out, and a button above says how much there is.
 export function scroller(...content) {
   const box = h("div", { class: "table-scroll" }, ...content);
+  const button = h("button", { class: "more-columns", type: "button", hidden: true, on: { click: () => {
+    const isEnd = !box.classList.contains("more");
+    box.scrollBy({ left: isEnd ? -box.scrollLeft : 0.7 * box.clientWidth, behavior: "smooth" });
+  } } });
   const mark = () => {
-    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+    const edge = box.getBoundingClientRect().right;
+    const hidden = [...box.querySelectorAll("thead tr:last-child th")].filter((th) => th.getBoundingClientRect().right > edge + 2).length;
+    const hasMore = box.scrollLeft + box.clientWidth < box.scrollWidth - 2;
+    box.classList.toggle("more", hasMore);
+    button.hidden = box.scrollWidth <= box.clientWidth + 2;
+    button.textContent = !hasMore ? "‹ back" : hidden ? `${hidden} more column${hidden === 1 ? "" : "s"} ›` : "more ›";
   };
   box.addEventListener("scroll", mark, { passive: true });
-  new ResizeObserver(mark).observe(box);
-  return box;
+  const observer = new ResizeObserver(mark);
+  observer.observe(box);
+  for (const part of box.children) observer.observe(part); // rows may come later
+  return h("div", { class: "scroll-frame" }, button, box);
 }
 
 // A colour of the style sheet as a canvas takes it. Custom properties hold light-dark(), which only a real property resolves.

@@ -43,7 +43,7 @@ export function start() {
 }
 
 const HELP = [
-  ["Everywhere", [["g o", "overview"], ["g p", "pool and questions"], ["g m", "methods"], ["g a", "answers"], ["/", "search"], ["t", "light or dark"], ["?", "this list"]]],
+  ["Everywhere", [["g o", "overview"], ["g p", "pool and questions"], ["g c", "comparison of two candidates"], ["g m", "methods"], ["g a", "answers"], ["/", "search"], ["t", "light or dark"], ["?", "this list"]]],
   ["Lists", [["j k ↓ ↑", "next and previous row"], ["Enter", "open the row"], ["n p", "next and previous page"]]],
   ["Question", [["j k", "next and previous candidate"], ["x", "mark for comparison"], ["c", "compare the marked two"], ["[ ]", "previous and next question"], ["− +", "smaller and larger budget"]]],
   ["Compare", [["← →", "previous and next token"], ["↑ ↓", "previous and next line"], ["n p", "next and previous token that stands out"], ["o", "other side"], ["h", "next measure"], ["v", "tokens or text"], ["Esc", "back to the question"]]],

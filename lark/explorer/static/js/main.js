@@ -2,7 +2,7 @@
 
 import { announce, forgetColours, h, replace } from "./dom.js";
 import * as keys from "./keys.js";
-import { isStatic, load, Problem } from "./load.js";
+import { isStatic, load, loadList, Problem } from "./load.js";
 import { problemCard } from "./parts.js";
 import { address, go, parse } from "./route.js";
 
@@ -16,8 +16,10 @@ const PAGES = {
   answers: () => import("./pages/answers.js"),
   problem: () => import("./pages/problem.js"),
 };
-const TABS = [["overview", "Overview"], ["pool", "Pool"], ["methods", "Methods"], ["answers", "Answers"]];
-const TAB_OF = { artifact: "overview", question: "pool", compare: "pool", problem: "answers" };
+const TABS = [["overview", "Overview"], ["pool", "Pool"], ["compare", "Compare"], ["methods", "Methods"], ["answers", "Answers"]];
+const TAB_OF = { artifact: "overview", question: "pool", problem: "answers" };
+
+const OF_POOL = ["pool", "methods", "compare"]; // tabs whose address begins with a pool and a student
 
 const main = document.getElementById("main");
 const top = document.getElementById("top");
@@ -43,7 +45,8 @@ function toggleTheme() {
 }
 
 function tabAddress(tab) {
-  return ["pool", "methods"].includes(tab) && context.pool ? address(tab, [context.pool, context.view]) : address(tab);
+  if (tab === "compare" && context.pair) return address("compare", context.pair);
+  return OF_POOL.includes(tab) && context.pool ? address(tab, [context.pool, context.view]) : address(tab);
 }
 
 function drawTop(route) {
@@ -72,6 +75,15 @@ async function choose(route) {
   }
 }
 
+// Two candidates for the tab of comparisons: of the first question whose tokens were kept, or of the first one.
+async function firstPair() {
+  const path = `questions/${context.pool}/${context.view}`;
+  const { rows } = await loadList(path, { flags: "tokens" });
+  const [question] = rows.length ? rows : (await loadList(path, {})).rows;
+  if (!question) throw new Problem("This pool has no questions.");
+  return [context.pool, context.view, question.n, 0, Math.min(1, question.candidates - 1)];
+}
+
 async function draw() {
   const turn = ++drawn;
   const route = parse();
@@ -85,7 +97,11 @@ async function draw() {
   try {
     if (!PAGES[route.page]) throw new Problem("There is no such page.");
     const [page] = await Promise.all([PAGES[route.page](), choose(route)]);
-    if (["pool", "methods"].includes(route.page) && route.parts.length < 2) {
+    if (route.page === "compare" && route.parts.length < 5 && context.pool) {
+      location.replace(address("compare", await firstPair()));
+      return;
+    }
+    if (OF_POOL.includes(route.page) && route.parts.length < 2) {
       if (!context.pool) throw new Problem("This store has no pool yet. `make run` makes one.");
       history.replaceState(null, "", tabAddress(route.page));
       clearTimeout(waiting);
@@ -98,6 +114,7 @@ async function draw() {
       return;
     }
     current = shown;
+    context.pair = route.page === "compare" ? parse().parts : context.pair?.[0] === context.pool ? context.pair : null; // the tab leads back to it
     if (context.view && parse().parts[0] === context.pool) context.view = parse().parts[1] ?? context.view; // see follow()
     replace(main, shown.body);
     keys.bind(shown.keys ?? {});
@@ -125,6 +142,7 @@ keys.bindEverywhere({
   "/": () => { const box = main.querySelector('input[type="search"]'); box?.focus(); box?.select(); },
   "g o": () => go("overview"),
   "g p": () => { location.hash = tabAddress("pool"); },
+  "g c": () => { location.hash = tabAddress("compare"); },
   "g m": () => { location.hash = tabAddress("methods"); },
   "g a": () => { location.hash = tabAddress("answers"); },
 });

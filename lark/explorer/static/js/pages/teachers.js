@@ -50,13 +50,13 @@ function teacherTable(values, state, selections, pick) {
     h("thead", {}, h("tr", {}, h("th", { class: "stick" }, "Teacher"), h("th", { class: "num" }, "Trajectories"), h("th", { class: "num" }, values.bins ? "Median tokens" : "Median characters"), h("th", { class: "num" }, "Correct"),
       values.bins ? h("th", { class: "num", title: "cut at the student's maximum length" }, "Truncated") : null,
       selections.map((s) => h("th", { title: visible(s.name) }, methodName(s.label))))),
-    h("tbody", {}, values.teachers.map((teacher, i) => h("tr", { class: `link${teacher.teacher === state.teacher ? " at" : ""}`, on: { click: () => pick(teacher.teacher) } },
+    h("tbody", {}, values.teachers.map((teacher, t) => h("tr", { class: `link${teacher.teacher === state.teacher ? " at" : ""}`, on: { click: () => pick(teacher.teacher) } },
       h("td", { class: "stick" }, h("button", { class: "plain-button teacher-name", "aria-pressed": String(teacher.teacher === state.teacher), title: `${teacherName(teacher.teacher)}: show its lengths` }, teacherName(teacher.teacher))),
       h("td", { class: "num" }, count(teacher.trajectories)),
       h("td", { class: "num" }, length(teacher)),
       h("td", { class: "num" }, percent(teacher.correct, 1)),
       values.bins ? h("td", { class: "num" }, percent(teacher.truncated, 1)) : null,
-      selections.map((s) => shareCell(s.teachers[i] / Math.max(1, s.trajectories), teacher.trajectories / Math.max(1, values.trajectories), most, methodColour(s.ranking, i))))))));
+      selections.map((s, i) => shareCell(s.teachers[t] / Math.max(1, s.trajectories), teacher.trajectories / Math.max(1, values.trajectories), most, methodColour(s.ranking, i))))))));
 }
 
 function shareCell(part, usual, most, colour) {
