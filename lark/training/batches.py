@@ -23,13 +23,17 @@ class GlobalBatch:
     micro: list[MicroBatch]
     micro_keys: list[list[TrajectoryKey]]
     """The trajectories in each micro-batch."""
-    keys: list[TrajectoryKey]
+    examples: list[Example]
     """All its trajectories, over all processes."""
+
+    @property
+    def keys(self) -> list[TrajectoryKey]:
+        return [example.key for example in self.examples]
 
     @property
     def size(self) -> int:
         """|batch|."""
-        return len(self.keys)
+        return len(self.examples)
 
 
 class GlobalBatches(Dataset[GlobalBatch]):
@@ -64,7 +68,7 @@ class GlobalBatches(Dataset[GlobalBatch]):
             token_weights = [example.token_weights for example in examples]
             micro.append(self.collate(encodings, weights, self.parts, token_weights))
             micro_keys.append([example.key for example in examples])
-        return GlobalBatch(micro, micro_keys, [self.examples[i].key for i in step.trajectories])
+        return GlobalBatch(micro, micro_keys, [self.examples[i] for i in step.trajectories])
 
     def tokens(self, index: int) -> int:
         """Prompt and response tokens of a step, over all processes."""

@@ -24,6 +24,7 @@ from lark.training import trainer as trainer_module
 from lark.training.checkpoints import (
     COMPLETE,
     HELD_OUT_LOSSES,
+    LOSSES,
     STATE,
     Sharding,
     damage,
@@ -142,6 +143,20 @@ def rows(selection: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (selection / "train.jsonl").read_text().splitlines()]
 
 
+def check_losses(folder: Path, lines: list[dict[str, Any]], weights: dict[str, float]) -> None:
+    """Each epoch has one loss per trajectory; their weighted mean in a step is the step's loss."""
+    steps = [json.loads(line) for line in (folder / LOSSES).read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    for epoch in (1, 2):
+        trained = [step["trajectories"] for step in steps if step["epoch"] == epoch]
+        names = [row["trajectory"] for rows in trained for row in rows]
+        assert sorted(names) == sorted(weights)
+    for step, line in zip(steps, lines[1:], strict=True):
+        losses = [weights[row["trajectory"]] * row["loss"] for row in step["trajectories"]]
+        assert sum(losses) / len(losses) == pytest.approx(line["loss"], rel=1e-3)
+    assert all(0 < line["token_accuracy"] < 1 for line in lines[1:])
+
+
 def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     lines = curve(job.folder)
     assert [line["step"] for line in lines if "held_out_loss" in line] == [0, 8, 16, STEPS]
@@ -155,6 +170,7 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     weights = {f"{row['question_id']}/{row['candidate_id']}": row["weight"] for row in rows(selection)}
     mean = sum(weights[name] * loss for name, loss in each.items()) / len(weights)
     assert set(each) == set(weights) and mean == pytest.approx(lines[-1]["held_out_loss"])
+    check_losses(job.folder, lines, weights)
     assert (lines[10]["epoch"], lines[20]["epoch"]) == (1.0, 2.0)
     assert all(line["tokens_per_second"] > 0 for line in lines[1:])
     snapshots = sorted(job.folder.glob("snapshots/*"))
