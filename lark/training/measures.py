@@ -14,23 +14,22 @@ from lark.training.batches import GlobalBatch
 
 @dataclass(frozen=True)
 class Measures:
-    """ℓ and token accuracy of the trajectories of a global batch, in its order."""
+    """ℓ and hits of the trajectories of a global batch, in its order."""
 
     batch: GlobalBatch
     losses: list[float]
-    accuracies: list[float]
+    hits: list[int]
+    """Response tokens that are the student's most likely token."""
 
     @property
     def token_accuracy(self) -> float:
         """The share of the batch's response tokens that are the student's most likely token."""
-        tokens = [example.encoded.n_response for example in self.batch.examples]
-        hits = sum(share * length for share, length in zip(self.accuracies, tokens, strict=True))
-        return hits / sum(tokens)
+        return sum(self.hits) / sum(example.encoded.n_response for example in self.batch.examples)
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """One row per trajectory, for JSON, which has no NaN."""
         rows = []
-        for example, loss, accuracy in zip(self.batch.examples, self.losses, self.accuracies, strict=True):
+        for example, loss, hits in zip(self.batch.examples, self.losses, self.hits, strict=True):
             question_id, candidate_id = example.key
             rows.append(
                 {
@@ -38,7 +37,7 @@ class Measures:
                     "question_id": question_id,
                     "candidate_id": candidate_id,
                     "loss": finite(loss),
-                    "token_accuracy": finite(accuracy),
+                    "token_accuracy": hits / example.encoded.n_response,
                 }
             )
         return rows
@@ -64,7 +63,10 @@ class Recorder:
         if distributed.is_initialized():
             distributed.all_reduce(totals)  # processes that share a trajectory have a part of its tokens each
         losses, accuracies = totals.tolist()
-        return Measures(batch, losses, accuracies)
+        lengths = [example.encoded.n_response for example in batch.examples]
+        # A share in fp32 is rounded; the number of tokens behind it is whole.
+        hits = [round(share * length) for share, length in zip(accuracies, lengths, strict=True)]
+        return Measures(batch, losses, hits)
 
 
 def finite(value: float) -> float | None:
