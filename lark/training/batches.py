@@ -82,6 +82,7 @@ def plan_steps(
     `crossover`: see `plan_batches`.
     """
     lengths = [len(example.encoded.ids) for example in examples]
+    places = epoch_places(config.training.order, examples)
     steps = []
     for epoch in range(config.training.epochs):
         steps += plan_batches(
@@ -94,8 +95,22 @@ def plan_steps(
             packed=packed,
             micro_batch=config.hardware.micro_batch,
             crossover=crossover,
+            places=places,
         )
     return steps
+
+
+def epoch_places(order: str, examples: Sequence[Example]) -> list[float] | None:
+    """The numbers by which an epoch is sorted, smallest first (decision 29). None: it is only shuffled.
+
+    They are exact and computed from files alone, so the order is the same on any number of processes.
+    """
+    if order == "by_score":
+        return [-example.utility for example in examples]
+    if order == "shuffled":
+        return None
+    sign = 1.0 if order == "easy_first" else -1.0
+    return [sign * example.encoded.n_response for example in examples]
 
 
 def planned_crossover(
