@@ -307,7 +307,12 @@ def test_each_epoch_is_in_the_order_that_was_asked_for(
     ids = [{"question_id": q, "candidate_id": c} for q, c in (example.key for example in examples)]
     table = pd.DataFrame(ids).assign(score=[float(score) for score in scores.values()])
     table.to_parquet(tmp_path / "selection.parquet")
-    recipe = [f"method={method}", f"training.order={order}", "training.epochs=2", "training.global_batch=4"]
+    recipe = [
+        f"method.name={method}",
+        f"training.order={order}",
+        "training.epochs=2",
+        "training.global_batch=4",
+    ]
     job = make_job(student, tmp_path, tmp_path / "run", *recipe)
     batches = prepare(job).trainer.batches
     steps = [[example.name for example in batches[k].examples] for k in range(len(batches))]
