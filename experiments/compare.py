@@ -35,6 +35,10 @@ from lark.selection.write import SELECTION
 
 log = logging.getLogger(__name__)
 TITLE = "Which method for this student?"
+OLDER = (
+    "trained by an older version, which did not measure token accuracy: add force=[train] once, or choose"
+    " another compare.criterion"
+)
 
 
 def conduct(sweep: Sweep) -> list[str]:
@@ -60,6 +64,9 @@ def conduct(sweep: Sweep) -> list[str]:
         except LarkError as error:
             log.info("%s, seed %d: failed: %s", entrant.name, seed, error)
             return str(error)
+        criterion = trial.config.compare.criterion
+        if criterion == "token_accuracy" and results.token_accuracies(sweep, trial) is None:
+            return OLDER
         if (entrant.name, seed) not in shown:
             took = duration(time.time() - started)
             log.info("%s, seed %d: %s (%s)", entrant.name, seed, _scores(sweep, trial), took)
@@ -107,6 +114,9 @@ def _scores(sweep: Sweep, trial: Trial) -> str:
     losses = results.losses(sweep, trial)
     if losses is not None:
         parts.append(f"held-out loss {losses.mean():.3f}")
+    token_accuracies = results.token_accuracies(sweep, trial)
+    if token_accuracies is not None:
+        parts.append(f"held-out token accuracy {100 * token_accuracies.mean():.1f}%")
     return ", ".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Figure 3b: how far the training loss falls below its initial value, for each method."""
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from lark.config import Training
 from lark.output.style import METHOD_COLOURS, panels, plain_label
 from lark.output.tables import MISSING, Cell
 from lark.pool.trajectories import KEY
+from lark.reading.rows import jsonl_rows
 from lark.store.integrity import verify
-from lark.training.checkpoints import CHECKPOINT, CURVE
+from lark.training.checkpoints import CHECKPOINT, CURVE, LOSSES
 
+Batches = list[list[tuple[str, str]]]
+"""Ids of the trajectories of each training step."""
 WINDOW = 0.05
 """Fraction of all steps over which the differences of single batches are averaged."""
 POINTS = (0.1, 0.25, 0.5, 1.0)
@@ -74,16 +78,32 @@ def curve(sweep: Sweep, trial: Trial, losses: pd.DataFrame | None) -> pd.DataFra
     if folder is None or chosen is None or losses is None:
         return pd.DataFrame(columns=columns)
     verify(folder, CURVE)
-    table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training))
+    order = None
+    if trial.config.training.order != "shuffled":
+        verify(folder, LOSSES)
+        order = recorded_batches(folder / LOSSES)
+    table = read_curve(folder / CURVE, batches_at_start(chosen, losses, trial.config.training, order))
     table = table.assign(method=trial.config.method.key, initial_loss=initial_loss(chosen, losses))
     return table.assign(share=table["step"] / table["step"].max())[columns]
 
 
-def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Training) -> pd.DataFrame:
+def recorded_batches(path: Path) -> Batches:
+    """The trajectories of each training step."""
+    batches = []
+    for row in jsonl_rows(path):
+        trajectories = row.values["trajectories"]
+        batches.append([(values["question_id"], values["candidate_id"]) for values in trajectories])
+    return batches
+
+
+def batches_at_start(
+    chosen: pd.DataFrame, losses: pd.DataFrame, training: Training, recorded: Batches | None = None
+) -> pd.DataFrame:
     """The loss of each step's batch under the untrained student, sum_i w_i l_i / |batch|, and the size of
     the batch.
 
     Batches are a seeded shuffle of the selection in the order of its ids, so they need not be recorded.
+    `recorded`: the batches of a training with another order.
     """
     from lark.training.packing import global_batches  # noqa: PLC0415  # imports torch
 
@@ -92,11 +112,16 @@ def batches_at_start(chosen: pd.DataFrame, losses: pd.DataFrame, training: Train
     rows = rows.sort_values(KEY, ignore_index=True)
     sizes = rows.groupby("question_id")["weight"].transform("size")
     terms = (sizes * rows["weight"] * rows["loss"]).to_numpy(dtype=float)  # w = B_n q, as in train.jsonl
-    batches = []
-    for epoch in range(training.epochs):
-        for batch in global_batches(len(rows), training.global_batch, training.seed, epoch):
-            batches.append({"size": len(batch), "start": terms[list(batch)].mean()})
-    table = pd.DataFrame(batches)
+    if recorded is None:
+        epochs = [
+            global_batches(len(rows), training.global_batch, training.seed, epoch)
+            for epoch in range(training.epochs)
+        ]
+        steps = [list(batch) for batch in chain.from_iterable(epochs)]
+    else:
+        place = {key: i for i, key in enumerate(zip(rows[KEY[0]], rows[KEY[1]], strict=True))}
+        steps = [list(map(place.__getitem__, batch)) for batch in recorded]
+    table = pd.DataFrame([{"size": len(batch), "start": terms[batch].mean()} for batch in steps])
     return table.assign(step=table.index + 1)
 
 

@@ -53,7 +53,7 @@ def train(model: PreTrainedModel, tokens: torch.Tensor) -> None:
     targets = torch.cat([tokens[:, 1:], torch.full((count, 1), -100)], dim=1)
     targets[:, : PROMPT - 1] = -100
     hidden = model.train().base_model(input_ids=tokens, use_cache=False).last_hidden_state
-    loss, _ = weighted_loss(
+    loss, *_ = weighted_loss(
         hidden.flatten(0, 1),
         model.get_output_embeddings().weight,
         targets.flatten(),

@@ -188,7 +188,7 @@ def train(model: LlamaForCausalLM, batches: Sequence[MicroBatch]) -> None:
         output = model.model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed
         )
-        loss, _ = weighted_loss(
+        loss, *_ = weighted_loss(
             output.last_hidden_state.flatten(0, 1),
             model.lm_head.weight,
             batch.targets.flatten(),
@@ -244,7 +244,7 @@ def child(kind: str, tokens: int, vocabulary: int, dim: int = 896) -> None:
             loss = functional.cross_entropy(functional.linear(hidden, head), targets)
         else:
             segment = torch.zeros(tokens, dtype=torch.long)
-            loss, _ = weighted_loss(hidden, head, targets, segment, torch.ones(1), torch.tensor([tokens]), 1)
+            loss, *_ = weighted_loss(hidden, head, targets, segment, torch.ones(1), torch.tensor([tokens]), 1)
         loss.backward()
 
     seconds, mebibytes, _ = measure(work)

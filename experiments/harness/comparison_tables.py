@@ -9,6 +9,7 @@ from experiments.harness import results, verdict
 from experiments.harness.both_accuracies import OtherAccuracy, shown
 from experiments.harness.game import Game
 from experiments.harness.report import Table
+from lark.config.compare import MEASURED
 from lark.output.tables import MISSING, Cell
 from lark.selection.paired import Comparison, Floats
 
@@ -28,7 +29,7 @@ def base_accuracy(game: Game) -> float | None:
     """Mean accuracy of the untrained student."""
     runs = game.runs
     criterion = game.contest.config.compare.criterion
-    if not game.contest.evaluates or not runs or criterion == "command":
+    if not game.contest.evaluates or not runs or criterion in (*MEASURED, "command"):
         return None
     single = criterion == "samples"
     return _mean(results.accuracies(game.contest.sweep, runs[0], single=single, trained=False))
@@ -122,6 +123,7 @@ def runs_and_pairs(game: Game, comparison: Comparison | None) -> pd.DataFrame:
             row["accuracy"] = _mean(results.accuracies(sweep, trial))
             row["samples"] = _mean(results.accuracies(sweep, trial, single=True))
             row["loss"] = _mean(results.losses(sweep, trial))
+            row["token_accuracy"] = _mean(results.token_accuracies(sweep, trial))
             rows.append(row)
     if comparison is not None:
         for pair in _pairs(game, comparison):

@@ -17,6 +17,7 @@ from pathlib import Path
 from experiments.harness import checks
 from experiments.harness.sweep import Sweep, Trial
 from lark.config import Benchmark, Config, HeldOut, Method, Task
+from lark.config.compare import MEASURED
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import is_here, load
 from lark.names import override_key
@@ -71,7 +72,7 @@ class Contest:
     @property
     def graded(self) -> bool:
         """True if held-out questions are the benchmark."""
-        return not self.named and self.config.compare.criterion not in ("loss", "command")
+        return not self.named and self.config.compare.criterion not in (*MEASURED, "command")
 
     @cached_property
     def checksums(self) -> Checksums:
@@ -107,9 +108,10 @@ class Contest:
 
     def _without_loss(self) -> None:
         reason = "No trajectory of a held-out question is correct"
-        if self.config.compare.criterion == "loss":
+        criterion = self.config.compare.criterion
+        if criterion in MEASURED:
             raise LarkError(
-                f"{reason}, so compare.criterion=loss has nothing to measure: compare by accuracy."
+                f"{reason}, so compare.criterion={criterion} has nothing to measure: compare by accuracy."
             )
         log.warning("%s, so their loss is not measured.", reason)
 

@@ -156,6 +156,8 @@ def score_of(contest: Contest, trial: Trial) -> Floats | None:
     if criterion == "loss":
         losses = results.losses(contest.sweep, trial)
         return None if losses is None else -losses
+    if criterion == "token_accuracy":
+        return results.token_accuracies(contest.sweep, trial)
     return results.accuracies(contest.sweep, trial, single=criterion == "samples")
 
 

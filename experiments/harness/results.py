@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,15 @@ def grades_of(folder: Path, grader: str) -> dict[str, dict[int, list[bool]]]:
 
 def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     """[P] The mean loss of each held-out question's trajectories after training. None: not measured."""
+    return _measured(sweep, trial, "loss")
+
+
+def token_accuracies(sweep: Sweep, trial: Trial) -> Floats | None:
+    """[P] The same for their token accuracy. None: not measured, as in students of older versions."""
+    return _measured(sweep, trial, "token_accuracy")
+
+
+def _measured(sweep: Sweep, trial: Trial, measure: str) -> Floats | None:
     checkpoint = trial.artifact(CHECKPOINT)
     measured = trial.config.training.held_out.path
     if checkpoint is None or measured is None or sweep.store.state(checkpoint) != "finished":
@@ -65,13 +75,15 @@ def losses(sweep: Sweep, trial: Trial) -> Floats | None:
     if not (folder / HELD_OUT_LOSSES).exists():
         return None
     verify(folder, HELD_OUT_LOSSES)
-    by_question = losses_by_question(folder / HELD_OUT_LOSSES, Path(measured))
+    by_question = by_held_out_question(folder / HELD_OUT_LOSSES, Path(measured), measure)
+    if not by_question:
+        return None
     return np.array([np.mean(by_question[question]) for question in sorted(by_question)])
 
 
-def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
-    """The losses of the trajectories in `file`, by question. `measured`: the trajectories that were held
-    out.
+def by_held_out_question(file: Path, measured: Path, measure: str = "loss") -> dict[str, list[float]]:
+    """A measure of the trajectories in `file`, by question; empty if the file does not have it. `measured`:
+    the trajectories that were held out.
     """
     # By joined ids, because files of older versions have nothing else.
     questions: dict[str, str] = {}
@@ -79,12 +91,14 @@ def losses_by_question(file: Path, measured: Path) -> dict[str, list[float]]:
         question_id = str(row.values["question_id"])
         candidate_id = str(row.values["candidate_id"])
         questions[shown((question_id, candidate_id))] = question_id
-    losses: dict[str, list[float]] = defaultdict(list)
+    by_question: dict[str, list[float]] = defaultdict(list)
     for line in file.read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
         question = values.get("question_id") or questions[values["trajectory"]]
-        losses[question].append(float(values["loss"]))
-    return losses
+        if measure in values:
+            value = values[measure]
+            by_question[question].append(nan if value is None else float(value))
+    return by_question
 
 
 def seconds(sweep: Sweep, trials: list[Trial]) -> float:

@@ -17,6 +17,7 @@ WORDS = {
     "accuracy": "Acc@{k}",
     "samples": "pass@1",
     "loss": "loss of held-out trajectories",
+    "token_accuracy": "token accuracy of held-out trajectories",
     "command": "the command's score",
 }
 

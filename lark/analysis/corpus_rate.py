@@ -61,7 +61,7 @@ def corpus_rate(
         batch = [trajectories[i] for i in indices]
         ids, targets = _padded(batch)
         segment = torch.arange(len(batch)).repeat_interleave(ids.shape[1])
-        loss, _ = weighted_loss(
+        loss, *_ = weighted_loss(
             last_hidden_state(anchor.model, ids.to(head.device)).flatten(0, 1),
             head,
             targets.flatten().to(head.device),

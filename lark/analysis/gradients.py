@@ -145,7 +145,7 @@ class Anchor:
         segment = torch.zeros_like(targets)
         weight = torch.ones(1)
         length = torch.tensor([len(targets)])
-        loss, _ = weighted_loss(
+        loss, *_ = weighted_loss(
             hidden, self.head, targets, segment, weight, length, 1, self.bias, rule=self.rule
         )
         return loss

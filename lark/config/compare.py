@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from lark.config.checks import Section
 
-CRITERIA = ("accuracy", "samples", "loss", "command")
+MEASURED = ("loss", "token_accuracy")
+"""Criteria that training measures on held-out trajectories, without generation."""
+CRITERIA = ("accuracy", "samples", *MEASURED, "command")
 DESIGNS = ("halving", "full")
 
 
@@ -24,8 +26,8 @@ class Compare:
     benchmark=<name>.
     """
     trajectories: int = 3
-    """Correct trajectories of each held-out question whose loss is measured after training. 0: the loss is
-    not measured.
+    """Correct trajectories of each held-out question whose loss and token accuracy are measured after
+    training. 0: they are not measured.
     """
     seeds: list[int] = field(default_factory=lambda: [2, 4, 8])
     """Training seeds of an entrant after each heat. Seeds are numbered from 1; a method that draws at
@@ -37,7 +39,8 @@ class Compare:
     """
     criterion: str = "accuracy"
     """What entrants are ranked by: accuracy (Acc@k of the benchmark), samples (accuracy of a single
-    sample), loss (mean loss of held-out correct trajectories), or command (what `command` measures).
+    sample), loss (mean loss of held-out correct trajectories), token_accuracy (share of their tokens that
+    are the student's most likely one), or command (what `command` measures).
     """
     command: str | None = None
     """For criterion=command: a program that measures a trained student, with {checkpoint} for its folder and
@@ -63,8 +66,9 @@ class Compare:
         is_rising = self.seeds == sorted(set(self.seeds)) and min(self.seeds, default=0) >= 1
         section.require("seeds", is_rising, "must be rising numbers, at least 1, e.g. [2,4,8]")
         self._check_command(section)
-        is_measured = self.criterion != "loss" or self.trajectories > 0
-        section.require("trajectories", is_measured, "must be at least 1 for compare.criterion=loss")
+        is_measured = self.criterion not in MEASURED or self.trajectories > 0
+        rule = f"must be at least 1 for compare.criterion={self.criterion}"
+        section.require("trajectories", is_measured, rule)
 
     def _check_command(self, section: Section) -> None:
         section.at_least(1, "command_minutes")

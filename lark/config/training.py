@@ -8,6 +8,7 @@ from omegaconf import MISSING
 from lark.config.checks import Section, require
 
 OBJECTIVES = ("nll", "dft", "entropy")
+ORDERS = ("shuffled", "easy_first", "hard_first", "by_score")
 LARGEST_RATE, LARGEST, LARGEST_FACTOR = 1e6, 1e30, 1e6
 """Limits that no recipe needs. Arithmetic in float32 overflows not far above them."""
 
@@ -112,6 +113,10 @@ class Training:
     or entropy (by the student's uncertainty). The weights of trajectories multiply it.
     lark/training/loss.py has the formulas.
     """
+    order: str = "shuffled"
+    """Order of the trajectories in each epoch: shuffled (as in the paper), easy_first (the shortest response
+    first), hard_first (the longest first) or by_score (the best score of the method first).
+    """
     token_weights: str | None = None
     """A JSONL file with question_id, candidate_id and token_weights: one number per response token of the
     student's tokenizer. A copy of a selection's train.jsonl with this field added will do. None: every
@@ -132,6 +137,7 @@ class Training:
     def __post_init__(self) -> None:
         section = Section("training", self)
         section.one_of("objective", OBJECTIVES)
+        section.one_of("order", ORDERS)
         is_file = self.token_weights is None or Path(self.token_weights).expanduser().is_file()
         section.require("token_weights", is_file, "there is no such file; give a JSONL file")
         for key in ("thinking_weight", "answer_weight"):

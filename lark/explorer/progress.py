@@ -11,7 +11,16 @@ from lark.reading.untrusted import regular
 
 LOG = "log.txt"
 CURVE = "metrics.jsonl"
-COLUMNS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "held_out_loss")
+COLUMNS = (
+    "step",
+    "epoch",
+    "loss",
+    "token_accuracy",
+    "grad_norm",
+    "learning_rate",
+    "tokens_per_second",
+    "held_out_loss",
+)
 """Columns of a curve."""
 TAIL = 16_384
 """Bytes of a log that are shown."""

@@ -134,7 +134,7 @@ def _gradients(device: str, rank: int, world: int) -> dict[str, Tensor]:
     for part, last in ((pairs[:middle], False), (pairs[middle:], True)):
         micro = collate_packed([t for t, _ in part], [w for _, w in part]).to(engine.device)
         engine.set_gradient_accumulation_boundary(last)
-        loss, _ = engine(micro, len(TRAJECTORY_WEIGHTS))
+        loss, *_ = engine(micro, len(TRAJECTORY_WEIGHTS))
         engine.backward(loss * world, scale_wrt_gas=False)  # the engine averages over processes
     engine.step()
     after = {name: safe_get_full_fp32_param(p).float().cpu() for name, p in model.named_parameters()}

@@ -90,6 +90,7 @@ def training_part(training: Training, checksums: Checksums) -> dict[str, Any]:
         "early_snapshots": training.early_snapshots > 0,
         "held_out": held_out is not None,
         "objective": training.objective != "nll",
+        "order": training.order != "shuffled",
         "token_weights": training.token_weights is not None,
         "thinking_weight": training.thinking_weight != 1,
         "answer_weight": training.answer_weight != 1,

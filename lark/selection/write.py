@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lark.config import Config
+from lark.config import Config, Method
 from lark.models.dialogue import dialogue_of
 from lark.pool import trajectories as pools
 from lark.pool.trajectories import KEY
@@ -85,6 +85,15 @@ def as_table(selection: Selection, table: pd.DataFrame) -> pd.DataFrame:
             "tau": selection.tau,
         }
     )
+
+
+def utilities(folder: Path, method: Method) -> dict[tuple[str, str], float]:
+    """The score of each trajectory of a selection, negated where the method prefers lower ones."""
+    table = pd.read_parquet(folder / SELECTION.file, columns=[*KEY, "score"])
+    rule = method_of(method)
+    sign = 1.0 if rule.higher_is_better else -1.0
+    rows = table.itertuples(index=False, name=None)
+    return {(str(question), str(candidate)): sign * score for question, candidate, score in rows}
 
 
 def _write_training_set(config: Config, selection: Selection, pool: Path, path: Path) -> None:

@@ -23,13 +23,17 @@ class GlobalBatch:
     micro: list[MicroBatch]
     micro_keys: list[list[TrajectoryKey]]
     """The trajectories in each micro-batch."""
-    keys: list[TrajectoryKey]
+    examples: list[Example]
     """All its trajectories, over all processes."""
+
+    @property
+    def keys(self) -> list[TrajectoryKey]:
+        return [example.key for example in self.examples]
 
     @property
     def size(self) -> int:
         """|batch|."""
-        return len(self.keys)
+        return len(self.examples)
 
 
 class GlobalBatches(Dataset[GlobalBatch]):
@@ -64,7 +68,7 @@ class GlobalBatches(Dataset[GlobalBatch]):
             token_weights = [example.token_weights for example in examples]
             micro.append(self.collate(encodings, weights, self.parts, token_weights))
             micro_keys.append([example.key for example in examples])
-        return GlobalBatch(micro, micro_keys, [self.examples[i].key for i in step.trajectories])
+        return GlobalBatch(micro, micro_keys, [self.examples[i] for i in step.trajectories])
 
     def tokens(self, index: int) -> int:
         """Prompt and response tokens of a step, over all processes."""
@@ -78,6 +82,7 @@ def plan_steps(
     `crossover`: see `plan_batches`.
     """
     lengths = [len(example.encoded.ids) for example in examples]
+    places = epoch_places(config.training.order, examples)
     steps = []
     for epoch in range(config.training.epochs):
         steps += plan_batches(
@@ -90,8 +95,22 @@ def plan_steps(
             packed=packed,
             micro_batch=config.hardware.micro_batch,
             crossover=crossover,
+            places=places,
         )
     return steps
+
+
+def epoch_places(order: str, examples: Sequence[Example]) -> list[float] | None:
+    """The numbers by which an epoch is sorted, smallest first (decision 29). None: it is only shuffled.
+
+    They are exact and computed from files alone, so the order is the same on any number of processes.
+    """
+    if order == "by_score":
+        return [-example.utility for example in examples]
+    if order == "shuffled":
+        return None
+    sign = 1.0 if order == "easy_first" else -1.0
+    return [sign * example.encoded.n_response for example in examples]
 
 
 def planned_crossover(

@@ -18,8 +18,11 @@ log = logging.getLogger(__name__)
 CHECKPOINT = Kind("checkpoint", 1)
 CURVE = "metrics.jsonl"
 """The numbers of every training step, beside the trained student."""
+LOSSES = "losses.jsonl"
+"""The loss and token accuracy of each trajectory in each epoch: one line per training step."""
 HELD_OUT_LOSSES = "held_out.jsonl"
-"""The loss of each held-out trajectory (training.held_out.path) under the trained student."""
+"""The loss and token accuracy of each held-out trajectory (training.held_out.path) under the trained student.
+"""
 
 COMPLETE = "complete"
 """Written last: a checkpoint without it is not resumed from. Lists sizes and checksums of the other files."""

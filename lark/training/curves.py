@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -19,8 +18,8 @@ from lark.errors import LarkError
 from lark.reading.untrusted import parse_object
 from lark.store.store import write_text
 from lark.training.batches import GlobalBatch
-from lark.training.checkpoints import HELD_OUT_LOSSES
-from lark.training.training_set import shown
+from lark.training.checkpoints import HELD_OUT_LOSSES, LOSSES
+from lark.training.measures import Measures, Recorder, finite, weighted_mean
 
 if TYPE_CHECKING:
     from lark.training.trainer import WeightedTrainer
@@ -29,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class Curves(TrainerCallback):
-    """One line of `metrics.jsonl` per step: loss, gradient norm, learning rate, speed, held-out loss if due.
+    """One line of `metrics.jsonl` per step: loss, token accuracy, gradient norm, learning rate, speed, and
+    held-out measures if due; and one of `losses.jsonl`: loss and token accuracy of each trajectory.
 
     The pipeline mirrors the file to W&B. All processes take part (the held-out loss is shared work); only
     the main one writes.
@@ -40,6 +40,7 @@ class Curves(TrainerCallback):
     ) -> None:
         self.trainer = trainer
         self.path = path
+        self.losses = path.with_name(LOSSES)
         self.epochs = epochs
         self.held_out = held_out
         self.writes = trainer.is_world_process_zero()
@@ -48,10 +49,11 @@ class Curves(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.writes:
-            keep_steps(self.path, state.global_step or -1)  # a run from the start measures step 0 again
+            for path in (self.path, self.losses):
+                keep_steps(path, state.global_step or -1)  # a run from the start measures step 0 again
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
         if self.held_out is not None and state.global_step == 0:
-            self._write({"step": 0, "epoch": 0.0, "held_out_loss": self.held_out()})
+            self._append(self.path, {"step": 0, "epoch": 0.0, **self.held_out()})
 
     # The clock runs from here to the end of the step. Snapshots (a callback after this one), the held-out
     # loss and checkpoints happen between two steps; the clock restarts after each of them.
@@ -87,22 +89,27 @@ class Curves(TrainerCallback):
         last = step == state.max_steps
         rate = self.trainer.batches.tokens(step - 1) / self.seconds
         skipped = self.trainer.skipped.get(step)
+        measures = self.trainer.measures()
         line: dict[str, Any] = {
             "step": step,
             "epoch": round(self.epochs * step / state.max_steps, 4),
             "loss": logs["loss"],
+            "token_accuracy": measures.token_accuracy,
             "grad_norm": logs["grad_norm"],
             "learning_rate": logs["learning_rate"],
             "tokens_per_second": round(rate),
         }
         if skipped:
             # The Trainer's running loss has 0 for a skipped step (`training_step`), not a measurement.
-            line |= {"loss": None, "grad_norm": None, "skipped": skipped}
+            line |= {"loss": None, "token_accuracy": None, "grad_norm": None, "skipped": skipped}
         if self.held_out is not None and (last or step % self.held_out.every == 0):
-            line["held_out_loss"] = self.held_out()
+            line |= self.held_out()
             if last and self.writes:
                 self.held_out.write(self.path.with_name(HELD_OUT_LOSSES))
-        self._write(line)
+        # Rounded up: an epoch's steps are 1 to `per_epoch`, not 0 to `per_epoch` - 1.
+        epoch = -(-step * self.epochs // state.max_steps)
+        self._append(self.losses, {"step": step, "epoch": epoch, "trajectories": measures.rows()})
+        self._append(self.path, line)
         if self.writes:
             loss = "–" if skipped else f"{logs['loss']:.4f}"
             self.bar.set_postfix_str(f"loss {loss}, {rate:,.0f} tok/s")
@@ -115,18 +122,19 @@ class Curves(TrainerCallback):
         if self.writes:
             self.bar.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _append(self, path: Path, line: dict[str, Any]) -> None:
         if not self.writes:
             return
         for key, value in line.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                line[key] = None  # JSON has no NaN
-        with self.path.open("a", encoding="utf-8") as handle:
+            if isinstance(value, float):
+                line[key] = finite(value)  # JSON has no NaN
+        with path.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(line) + "\n")
 
 
 class HeldOutLoss:
-    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the objective on other data.
+    """1/N Σ_i w_i ℓ_i over N fixed trajectories with the current weights: the objective on other data; and
+    their token accuracy.
 
     ℓ is the mean surprisal of a response under any training.objective.
     """
@@ -136,35 +144,29 @@ class HeldOutLoss:
         self.trainer = trainer
         self.batch = batch
         self.every = every
-        self.places = {key: place for place, key in enumerate(batch.keys)}
-        self.losses: list[float] = []
-        """ℓ of each trajectory of the batch, when it was last measured."""
+        self.measures: Measures
+        """Of each trajectory of the batch, when it was last measured."""
 
     @torch.no_grad()
-    def __call__(self) -> float:
+    def __call__(self) -> dict[str, float]:
         trainer = self.trainer
         model = trainer.model_wrapped
         model.eval()
-        totals = torch.zeros(2, self.batch.size, dtype=torch.float64, device=trainer.args.device)  # ℓ and w ℓ
-        for micro, keys in zip(self.batch.micro, self.batch.micro_keys, strict=True):
+        recorder = Recorder()
+        for micro in self.batch.micro:
             with trainer.compute_loss_context_manager():
-                losses = model(micro.to(trainer.args.device), self.batch.size)[1].double()
-            places = [self.places[key] for key in keys]
-            totals[:, places] += torch.stack([losses, micro.weights.to(losses) * losses])
+                _, losses, accuracies = model(micro.to(trainer.args.device), self.batch.size)
+            recorder.add(losses, accuracies)
         model.train()
-        if distributed.is_initialized():
-            distributed.all_reduce(totals)  # processes that share a trajectory have a part of its tokens each
-        self.losses = totals[0].tolist()
-        return float(totals[1].mean())
+        self.measures = recorder.gather(self.batch)
+        return {
+            "held_out_loss": weighted_mean(self.measures),
+            "held_out_token_accuracy": self.measures.token_accuracy,
+        }
 
     def write(self, path: Path) -> None:
-        """Write the loss of each trajectory, as last measured, one JSON object per line."""
-        lines = []
-        for key, place in self.places.items():
-            question_id, candidate_id = key
-            ids = {"trajectory": shown(key), "question_id": question_id, "candidate_id": candidate_id}
-            lines.append(json.dumps({**ids, "loss": self.losses[place]}) + "\n")
-        write_text(path, "".join(lines))
+        """Write the loss and accuracy of each trajectory, as last measured, one JSON object per line."""
+        write_text(path, "".join(json.dumps(row) + "\n" for row in self.measures.rows()))
 
 
 class Snapshots(TrainerCallback):

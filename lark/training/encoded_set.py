@@ -1,6 +1,7 @@
 """A training set as tokens with weights, ready to train on."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -35,6 +36,8 @@ class Example:
     """w = B_n q."""
     token_weights: tuple[float, ...] | None = None
     """One per response token; None: all are 1."""
+    utility: float = 0.0
+    """The method's score, negated where lower is better. 0 unless training.order=by_score reads it."""
 
     @property
     def question_id(self) -> str:
@@ -93,6 +96,10 @@ def with_token_weights(examples: list[Example], path: Path) -> list[Example]:
         _weighted(example, weights[example.key], path) if example.key in weights else example
         for example in examples
     ]
+
+
+def with_utilities(examples: list[Example], utilities: Mapping[TrajectoryKey, float]) -> list[Example]:
+    return [replace(example, utility=utilities[example.key]) for example in examples]
 
 
 def _weighted(example: Example, weights: tuple[float, ...], path: Path) -> Example:

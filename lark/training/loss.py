@@ -70,7 +70,7 @@ def weighted_loss(
     precision: torch.dtype | None = None,
     objective: str = "nll",
     token_weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One micro-batch's part of the loss of a global batch, Σ_i w_i ℓ_i / |batch|, with
 
         ℓ_i = 1/|a_i| Σ_{t in trajectory i} -log π(y_t | x, y_<t)          (paper, Sec. 3.1)
@@ -94,9 +94,10 @@ def weighted_loss(
     objective            nll, dft or entropy
     token_weights [T]    constants, or None; ignored where there is no target
 
-    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and ℓ [S] without: under any
-    objective, these are the plain mean surprisals. Only positions with a target are projected. Without any,
-    the loss is 0 and still reaches every parameter, which distributed backward passes need.
+    Returns the loss, a scalar with gradients (fp32; fp64 for fp64 inputs), and two vectors [S] without: ℓ,
+    under any objective the plain mean surprisals, and the token accuracies, the share of each trajectory's
+    targets that are the student's most likely token. Only positions with a target are projected. Without
+    any, the loss is 0 and still reaches every parameter, which distributed backward passes need.
 
     Products are accumulated *and kept* in fp32: fp32 accumulation alone would round each logit to bf16 in
     the end, and between 16 and 32 bf16 numbers are 0.125 apart. Only the factors have `precision`, as in
@@ -120,7 +121,8 @@ def weighted_loss(
         shares = shares * token_weights.to(hidden.device, accumulator)[positions]
 
     nll: Tensor
-    loss, nll = _LinearCrossEntropy.apply(
+    hits: Tensor
+    loss, nll, hits = _LinearCrossEntropy.apply(
         hidden,
         head_weight,
         head_bias,
@@ -133,12 +135,13 @@ def weighted_loss(
         torch.is_grad_enabled(),
         objective,
     )
-    return loss, torch.zeros_like(lengths).index_add_(0, owners, nll) / lengths
+    zeros = torch.zeros_like(lengths)
+    return loss, zeros.index_add(0, owners, nll) / lengths, zeros.index_add(0, owners, hits) / lengths
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """(Σ_t shares_t · f_t · nll_t, nll [R]) of the R positions. The gradients are computed in the forward
-    pass.
+    """(Σ_t shares_t · f_t · nll_t, nll [R], hits [R]) of the R positions. The gradients are computed in the
+    forward pass. A hit is 1 if the target is the most likely token, else 0.
 
     With the residual r = (π - e_y) ⊙ dz/dh, and shares that include the constants f_t: ∂/∂hidden = shares ⊙
     (r W), ∂/∂W = rᵀ (shares ⊙ hidden), ∂/∂bias = rᵀ shares.
@@ -158,7 +161,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         precision: torch.dtype,
         differentiate: bool,
         objective: str,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         wants_hidden, wants_weight, wants_bias = (
             differentiate and needed for needed in ctx.needs_input_grad[:3]
         )
@@ -166,6 +169,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=shares.dtype) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=shares.dtype) if wants_bias and bias is not None else None
         nll = torch.empty_like(shares)
+        hits = torch.empty_like(shares)
         shares = shares.clone()
         with torch.autocast(hidden.device.type, enabled=False):
             head = _factor(weight, precision)
@@ -177,7 +181,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 z = rule.logits(z if bias is None else z.add_(bias))
                 slope = rule.slope(z)
                 uncertainty = _entropy(z) if objective == "entropy" else None
-                nll[part], residual, partition = _surprisal_and_residual(z, targets[part])
+                nll[part], residual, partition, gold = _surprisal_and_residual(z, targets[part])
+                hits[part] = (gold == 0).to(hits.dtype)
                 if objective == "dft":
                     shares[part] *= torch.exp(-nll[part])
                 elif uncertainty is not None:
@@ -196,12 +201,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # Not save_for_backward: these are used once and then handed over, so that autograd need not copy the
         # head's gradient.
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
-        ctx.mark_non_differentiable(nll)
-        return (nll * shares).sum(), nll  # not `@`, which autocast would round
+        ctx.mark_non_differentiable(nll, hits)
+        return (nll * shares).sum(), nll, hits  # not `@`, which autocast would round
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError(
                 "weighted_loss keeps its gradients for one backward pass: call it again for another."
@@ -219,8 +224,9 @@ def _entropy(z: Tensor) -> Tensor:
     return torch.special.entr(p).sum(dim=1) / math.log(ENTROPY_TOKENS)
 
 
-def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V] and Z [c] of logits z [c, V], overwritten.
+def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """-log π_y [c], the unnormalised residual Z (π - e_y) [c, V], Z [c] and z_y - max z [c] of logits
+    z [c, V], overwritten.
 
     Z = Σ_v e^(z_v - max z) is divided out later, from [c] numbers: on a GPU, passes over [c, V] are the
     head's main cost apart from its products.
@@ -230,7 +236,7 @@ def _surprisal_and_residual(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor,
     gold = z[rows, targets] - top.squeeze(1)
     partition = z.sub_(top).exp_().sum(dim=1)
     z[rows, targets] -= partition
-    return partition.log() - gold, z, partition
+    return partition.log() - gold, z, partition, gold
 
 
 def _factor(x: Tensor, precision: torch.dtype) -> Tensor:

@@ -1,9 +1,9 @@
 """Assign trajectories to micro-batches, and build the tensors of a micro-batch. Pure functions.
 
 The paper's global batch is 64 *trajectories* (App. C.3), not tokens, so global batches are fixed first, by
-the seeded shuffle of the epoch alone. Only then are their trajectories distributed over processes and
-micro-steps: packed or padded, on one GPU or sixty-four, a step sums the same 64 terms. A run resumes from
-its step number, with no other state.
+the seeded shuffle of the epoch and `training.order` alone. Only then are their trajectories distributed over
+processes and micro-steps: packed or padded, on one GPU or sixty-four, a step sums the same 64 terms. A run
+resumes from its step number, with no other state.
 """
 
 from collections.abc import Sequence
@@ -47,11 +47,18 @@ class TrainingStep:
     """
 
 
-def global_batches(trajectories: int, global_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
+def global_batches(
+    trajectories: int, global_batch: int, seed: int, epoch: int, places: Sequence[float] | None = None
+) -> list[tuple[int, ...]]:
     """The epoch's shuffle, cut into global batches. An incomplete last one is kept: every trajectory is
     seen once per epoch.
+
+    `places`: one number per trajectory, by which they are sorted, smallest first (`training.order`). Those
+    with equal numbers stay in the order of the shuffle. None: nothing is sorted.
     """
     order = np.random.default_rng([seed, epoch]).permutation(trajectories).tolist()
+    if places is not None:
+        order.sort(key=places.__getitem__)
     return [tuple(order[start : start + global_batch]) for start in range(0, trajectories, global_batch)]
 
 
@@ -66,12 +73,14 @@ def plan_batches(
     packed: bool = True,
     micro_batch: int = 1,
     crossover: float | None = None,
+    places: Sequence[float] | None = None,
 ) -> list[TrainingStep]:
     """The steps of one epoch over trajectories of `lengths` tokens (prompt and response).
 
     A micro-batch is one pack of at most `capacity` tokens; or, padded, at most `micro_batch` trajectories
     of similar length, with at most `capacity` tokens and padding. `crossover`: balance packs by their cost
     (balance.py) with the length at which attention costs as much as everything else. None: by their tokens.
+    `places`: see `global_batches`.
     """
     check_fits(lengths, capacity)
     if min(global_batch, processes, micro_batch) < 1:
@@ -80,7 +89,7 @@ def plan_batches(
             " least 1."
         )
     steps = []
-    for batch in global_batches(len(lengths), global_batch, seed, epoch):
+    for batch in global_batches(len(lengths), global_batch, seed, epoch, places):
         sizes = [lengths[i] for i in batch]
         if packed:
             rounds = _rounds(even_packs(sizes, processes, capacity), processes)

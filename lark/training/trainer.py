@@ -27,6 +27,7 @@ from lark.training.checkpoints import Sharding, seal, sync
 from lark.training.checks import refuse_diverged, refuse_skips
 from lark.training.constants import LOSS_CHUNK
 from lark.training.loss import weighted_loss
+from lark.training.measures import Measures, Recorder
 from lark.training.packing import MicroBatch
 from lark.training.sequence import SequenceParallel
 from lark.training.training_set import TrajectoryKey, shown
@@ -48,9 +49,8 @@ MOST_NAMED = 8
 def return_weighted_loss(
     model: PreTrainedModel, rule: LogitRule, sequence: SequenceParallel | None = None, objective: str = "nll"
 ) -> None:
-    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ of its trajectories).
-
-    With `sequence`, both cover only the positions of this process.
+    """Replace the model's forward by (micro-batch, |batch|) -> (its part of the loss, ℓ and token accuracy of
+    its trajectories). With `sequence`, all cover only the positions of this process.
 
     Wrappers (DDP, DeepSpeed) call the model as usual, and the head's weight is used inside the head's own
     forward, where ZeRO-3 has gathered it.
@@ -59,14 +59,14 @@ def return_weighted_loss(
     backbone = model.base_model
     head.forward = _HeadLoss(head, rule, objective)
 
-    def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
+    def forward(micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor, Tensor]:
         if sequence is not None:
             micro = sequence.share(micro)
         packed = {} if micro.segments is None else micro.segments.arguments(backbone)
         output = backbone(
             input_ids=micro.input_ids, position_ids=micro.position_ids, use_cache=False, **packed
         )
-        losses: tuple[Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
+        losses: tuple[Tensor, Tensor, Tensor] = head(output.last_hidden_state, micro, batch_trajectories)
         return losses
 
     model.forward = forward
@@ -78,7 +78,9 @@ class _HeadLoss:
     rule: LogitRule
     objective: str
 
-    def __call__(self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, hidden: Tensor, micro: MicroBatch, batch_trajectories: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return weighted_loss(
             hidden.flatten(0, 1),
             cast(Tensor, self.head.weight),
@@ -108,7 +110,7 @@ class WeightedTrainer(Trainer):
         self.skipped: dict[int, list[str]] = {}
         """Step -> the trajectories that may have caused it."""
         self._batch: GlobalBatch
-        self._losses: list[Tensor] = []
+        self._recorder = Recorder()
 
     def get_train_dataloader(self) -> DataLoader[GlobalBatch]:
         # Not prepared by accelerate, which would deal whole steps: a process needs its share of each step.
@@ -116,7 +118,7 @@ class WeightedTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         self._batch = inputs
-        self._losses = []
+        self._recorder = Recorder()
         model.train()
         total = torch.zeros((), device=self.args.device)
         world = self.accelerator.num_processes
@@ -129,8 +131,8 @@ class WeightedTrainer(Trainer):
             waits = not last and world > 1 and not self.is_deepspeed_enabled
             with self.accelerator.no_sync(model) if waits else contextlib.nullcontext():
                 with self.compute_loss_context_manager():
-                    loss, losses = model(micro.to(self.args.device), self._batch.size)
-                self._losses.append(micro.weights.to(losses.device) * losses)
+                    loss, losses, accuracies = model(micro.to(self.args.device), self._batch.size)
+                self._recorder.add(losses, accuracies)
                 # Wrappers average gradients over processes; the objective is their sum.
                 self.accelerator.backward(loss * world, **options)
             total += loss.detach() * world
@@ -152,6 +154,10 @@ class WeightedTrainer(Trainer):
             else:
                 model.zero_grad(set_to_none=True)
         return norm
+
+    def measures(self) -> Measures:
+        """The last step's losses and token accuracies, before its update. All processes call it together."""
+        return self._recorder.gather(self._batch)
 
     def require_finite(self, step: int) -> None:
         """Stop a run whose weights are no longer numbers. All processes call it together."""
@@ -203,8 +209,9 @@ class WeightedTrainer(Trainer):
     def _culprits(self) -> list[TrajectoryKey]:
         """The step's trajectories whose w_i ℓ_i is not finite, over all processes."""
         culprits: list[TrajectoryKey] = []
-        for keys, losses in zip(self._batch.micro_keys, self._losses, strict=True):
-            finite = losses.isfinite().tolist()
+        micro_steps = zip(self._batch.micro_keys, self._batch.micro, self._recorder.parts, strict=True)
+        for keys, micro, (losses, _) in micro_steps:
+            finite = (micro.weights.to(losses) * losses).isfinite().tolist()
             culprits += [key for key, is_finite in zip(keys, finite, strict=True) if not is_finite]
         return sorted(set().union(*self._gathered(culprits)))
 

@@ -21,12 +21,12 @@ from lark.models.head import LogitRule, logit_rule
 from lark.models.liger import apply_liger
 from lark.models.load import load_chat, load_model, text_part
 from lark.reading.untrusted import readable_object
-from lark.selection.write import TRAINING_SET
+from lark.selection.write import TRAINING_SET, utilities
 from lark.store.store import write_text
 from lark.training.batches import GlobalBatches, plan_steps, planned_crossover
 from lark.training.checkpoints import CURVE, Sharding, changed, newest_checkpoint, remove_unusable
 from lark.training.curves import Curves, HeldOutLoss, Snapshots, read_curve, snapshot_steps
-from lark.training.encoded_set import Example, read_examples, with_token_weights
+from lark.training.encoded_set import Example, read_examples, with_token_weights, with_utilities
 from lark.training.export import Exporter
 from lark.training.lora import add_adapters, keep_exact, quantization
 from lark.training.recomputation import KeptActivations, Recomputation
@@ -131,6 +131,8 @@ def prepare(job: Job) -> Run:
     examples = read_examples(job.inputs["selection"] / TRAINING_SET, chat, config.student.max_length, factors)
     if training.token_weights is not None:
         examples = with_token_weights(examples, Path(training.token_weights).expanduser())
+    if training.order == "by_score":
+        examples = with_utilities(examples, utilities(job.inputs["selection"], config.method))
     zero = zero_stage(config, job.machine.device, job.world)
     if config.hardware.zero and not zero:
         log.info("one process has nothing to shard: training without DeepSpeed")
@@ -253,7 +255,7 @@ def _held_out(job: Job, trainer: WeightedTrainer, chat: ChatFormat, packed: bool
         path = job.inputs["selection"] / TRAINING_SET
     examples = read_examples(path, chat, job.config.student.max_length)
     # One global batch of all trajectories: their loss is a single step without an update.
-    training = replace(job.config.training, epochs=1, global_batch=len(examples))
+    training = replace(job.config.training, epochs=1, global_batch=len(examples), order="shuffled")
     batches = _batches(job, replace(job.config, training=training), examples, packed, recompute=0.0)
     return HeldOutLoss(trainer, batches[0], held_out.every)
 

@@ -83,7 +83,10 @@ def _write_one(
             for line in Path(str(trial.config.training.held_out.path)).read_text().splitlines()
         ]
         names = [f"{row['question_id']}/{row['candidate_id']}" for row in measured]
-        lines = [{"trajectory": name, "loss": 2.0 - 0.3 * ability + rng.normal(0, 0.05)} for name in names]
+        lines = []
+        for name in names:
+            loss = 2.0 - 0.3 * ability + rng.normal(0, 0.05)
+            lines.append({"trajectory": name, "loss": loss, "token_accuracy": 1.2 - 0.35 * loss})
         (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         (folder / (artifact.kind.file or "data")).write_text("planted")

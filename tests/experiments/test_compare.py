@@ -262,6 +262,16 @@ def test_the_criterion_may_be_the_loss_which_needs_no_answers_and_no_generation(
     }
 
 
+def test_token_accuracy_of_held_out_trajectories_decides_without_generation(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, "compare.criterion=token_accuracy", "compare.questions=60")
+    game = played(sweep, lambda trial: 1.0 if trial.config.method.name == "lark" else 0.0)
+    assert game.heats[-1].leader == "LARK"
+    assert re.search(
+        r"by token accuracy of held-out trajectories.* LARK \(\d+\.\d%\).* points", verdict.sentence(game)
+    )
+    assert "evaluate" not in {step.stage for trial in game.trials["LARK"] for step in trial.steps}
+
+
 def test_losses_are_grouped_by_question_whatever_ids_contain(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     row = {"response": "so \\boxed{3}", "answer": "3"}
@@ -294,9 +304,10 @@ def test_held_out_losses_belong_to_their_question_if_ids_join_alike(tmp_path: Pa
     losses = [{"trajectory": "/".join(row.values()), **row, "loss": k} for k, row in enumerate(rows, start=1)]
     measured.write_text("".join(json.dumps(row) + "\n" for row in rows))
     file.write_text("".join(json.dumps(row) + "\n" for row in losses))
-    assert results.losses_by_question(file, measured) == {"a/b": [1.0], "a": [2.0], "d": [3.0]}
+    assert results.by_held_out_question(file, measured) == {"a/b": [1.0], "a": [2.0], "d": [3.0]}
     file.write_text('{"trajectory": "d/e", "loss": 4.0}\n')  # as older versions wrote it
-    assert results.losses_by_question(file, measured) == {"d": [4.0]}
+    assert results.by_held_out_question(file, measured) == {"d": [4.0]}
+    assert results.by_held_out_question(file, measured, "token_accuracy") == {}
 
 
 def test_without_correct_held_out_trajectories_their_loss_is_not_measured(

@@ -379,6 +379,10 @@ def test_over_an_epoch_the_batches_at_the_start_are_the_whole_selection(
     for _, epoch in start.groupby((start["step"] - 1) // -(-len(keys) // batch)):
         whole = (epoch["start"] * epoch["size"]).sum() / epoch["size"].sum()
         assert whole == pytest.approx(loss_reduction.initial_loss(chosen, losses))
+    recorded = [keys[first : first + batch] for first in range(0, len(keys), batch)]  # training.order
+    in_order = loss_reduction.batches_at_start(chosen, losses, training, recorded)
+    means = [np.arange(len(keys))[first : first + batch].mean() for first in range(0, len(keys), batch)]
+    assert in_order["start"].tolist() == pytest.approx(means)
 
 
 def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:

@@ -45,6 +45,12 @@ class Problem:
     def ours(
         self, weights: Tensor | None = None, chunk: int = 7, rule: LogitRule = PLAIN, **options: Any
     ) -> tuple[Tensor, Tensor]:
+        loss, nll, _ = self.measured(weights, chunk, rule, **options)
+        return loss, nll
+
+    def measured(
+        self, weights: Tensor | None = None, chunk: int = 7, rule: LogitRule = PLAIN, **options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         weights = self.weights if weights is None else weights
         return weighted_loss(
             self.hidden,
@@ -87,6 +93,32 @@ def test_loss_and_gradients_are_those_of_the_full_logits(
     assert not nll.requires_grad
     for ours, plain in zip(problem.gradients(loss), problem.gradients(expected), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 70), st.sampled_from(["nll", "dft", "entropy"]))
+def test_token_accuracy_is_the_share_of_targets_that_are_the_argmax(
+    seed: int, chunk: int, objective: str
+) -> None:
+    problem = Problem(seed)
+    rule = LogitRule(scale=3.0, softcap=1.5)
+    likeliest = problem.logits(torch.ones_like(problem.targets, dtype=torch.bool), rule).argmax(1)
+    # Random targets would hardly ever be the argmax.
+    is_hit = (torch.rand(len(problem.targets)) < 0.5) & (problem.targets != NO_TARGET)
+    problem.targets[is_hit] = likeliest[is_hit]
+    _, _, accuracies = problem.measured(chunk=chunk, rule=rule, objective=objective)
+    for i, accuracy in enumerate(accuracies.tolist()):
+        mine = (problem.segment == i) & (problem.targets != NO_TARGET)
+        expected = (likeliest[mine] == problem.targets[mine]).double().mean()
+        assert accuracy == pytest.approx(float(expected), abs=1e-12)
+    assert not accuracies.requires_grad and 0 < float(accuracies.mean()) < 1
+
+
+def test_positions_without_numbers_are_no_hits() -> None:
+    problem = Problem()
+    with torch.no_grad():
+        problem.hidden[:] = math.nan
+    assert problem.measured()[2].tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize(
@@ -135,7 +167,7 @@ def test_a_certain_student_learns_nothing_under_entropy_and_a_hopeless_token_not
     hidden = torch.tensor([[300.0]], requires_grad=True)
     head = torch.tensor([[1.0], *[[-1.0]] * 30], requires_grad=True)
     for objective in ("dft", "entropy"):
-        loss, _ = weighted_loss(
+        loss, *_ = weighted_loss(
             hidden,
             head,
             torch.tensor([5]),
@@ -207,7 +239,7 @@ def test_a_second_backward_is_refused_and_not_wrong() -> None:
 
 def test_no_response_token_is_a_zero_that_reaches_every_parameter() -> None:
     model = tiny_llama(tied=False)
-    loss, nll = micro_loss(model, collate_packed([], []), 4)
+    loss, nll, _ = micro_loss(model, collate_packed([], []), 4)
     loss.backward()
     assert loss.item() == 0 and nll.shape == (0,)
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
@@ -238,7 +270,7 @@ def some_trajectories(count: int = 6) -> tuple[list[Encoded], list[float]]:
 
 def micro_loss(
     model: LlamaForCausalLM, batch: MicroBatch, batch_trajectories: int, **options: object
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     output = model.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False)
     return weighted_loss(
         output.last_hidden_state.flatten(0, 1),
@@ -321,9 +353,9 @@ def test_autocast_rounds_factors_but_not_logits() -> None:
     arguments = (targets, torch.zeros(64, dtype=torch.long), torch.ones(1), torch.tensor([64]), 1)
     exact = functional.cross_entropy(hidden.bfloat16().double() @ head.bfloat16().double().T, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = weighted_loss(hidden, head, *arguments)
+        loss, *_ = weighted_loss(hidden, head, *arguments)
         rounded = functional.cross_entropy((hidden @ head.T).float(), targets)
-        in_fp32, _ = weighted_loss(hidden, head, *arguments, precision=torch.float32)
+        in_fp32, *_ = weighted_loss(hidden, head, *arguments, precision=torch.float32)
     loss.backward()
     assert loss.dtype == torch.float32
     assert hidden.grad is not None and head.grad is not None and head.grad.dtype == torch.float32
@@ -348,7 +380,7 @@ def test_bf16_gradients_have_their_parameters_dtype_and_are_close_to_exact() -> 
 def test_extreme_logits_stay_finite() -> None:
     hidden = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     head = torch.tensor([[1.0], [-1.0]], requires_grad=True)
-    loss, nll = weighted_loss(
+    loss, nll, _ = weighted_loss(
         hidden, head, torch.tensor([1, 1]), torch.tensor([0, 1]), torch.ones(2), torch.ones(2), 2
     )
     loss.backward()

@@ -142,6 +142,32 @@ def test_a_last_incomplete_batch_keeps_its_real_size() -> None:
     )  # four processes have nothing left, and still step
 
 
+@settings(deadline=None)
+@given(lengths_lists, st.integers(1, 40), arrangements)
+def test_a_sorted_epoch_is_the_same_on_any_number_of_processes_and_keeps_the_balance(
+    lengths: list[int], global_batch: int, arrangement: dict[str, object]
+) -> None:
+    places = [float(length) for length in lengths]
+    steps = plan(lengths, global_batch=global_batch, places=places, **arrangement)
+    order = list(chain.from_iterable(step.trajectories for step in steps))
+    assert sorted(order) == list(range(len(lengths)))
+    assert [lengths[i] for i in order] == sorted(lengths)
+    alone = plan(lengths, global_batch=global_batch, places=places)
+    assert [step.trajectories for step in steps] == [step.trajectories for step in alone]
+    # A batch is divided as it would be if the shuffle had drawn it: with no more micro-steps than needed.
+    if arrangement["packed"]:
+        for step in steps:
+            needed = len(pack([lengths[i] for i in step.trajectories], CAPACITY))
+            assert len(step.micro[0]) == ceil(needed / int(str(arrangement["processes"])))
+
+
+def test_trajectories_with_equal_places_are_shuffled_in_each_epoch() -> None:
+    places = [float(i % 2) for i in range(50)]
+    first, second = (list(chain(*global_batches(50, 16, 7, epoch, places))) for epoch in (0, 1))
+    assert first != second
+    assert {i % 2 for i in first[:25]} == {i % 2 for i in second[:25]} == {0}
+
+
 def test_epochs_and_seeds_shuffle_differently() -> None:
     assert len({tuple(global_batches(50, 16, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
 

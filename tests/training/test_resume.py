@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from lark.errors import LarkError
+from lark.models.chat import ChatFormat
 from lark.pipeline.operations.train import TRAIN
 from lark.training import curves as curves_module
 from lark.training import trainer as trainer_module
 from lark.training.checkpoints import (
     COMPLETE,
     HELD_OUT_LOSSES,
+    LOSSES,
     STATE,
     Sharding,
     damage,
@@ -32,6 +34,7 @@ from lark.training.checkpoints import (
     seal,
     stamps,
 )
+from lark.training.encoded_set import Example, read_examples
 from lark.training.export import Exporter
 from lark.training.worker import CURVE, DONE, finished, prepare, train
 from lark.work import launch
@@ -142,6 +145,46 @@ def rows(selection: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (selection / "train.jsonl").read_text().splitlines()]
 
 
+def encoded(student: Path, selection: Path) -> list[Example]:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(student))
+    return read_examples(selection / "train.jsonl", chat, 200)
+
+
+@torch.no_grad()
+def direct_accuracy(student: Path, selection: Path) -> float:
+    """The share of response tokens that are the argmax of the plain model's logits."""
+    model = AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32)
+    hits = []
+    for example in encoded(student, selection):
+        ids = torch.tensor(example.encoded.ids)
+        likeliest = model(input_ids=ids[None]).logits[0].argmax(1)
+        start = example.encoded.prompt_length
+        hits += (likeliest[start - 1 : -1] == ids[start:]).tolist()
+    return sum(hits) / len(hits)
+
+
+def check_losses(
+    folder: Path, lines: list[dict[str, Any]], weights: dict[str, float], selection: Path
+) -> None:
+    """Each epoch has one loss per trajectory; their weighted mean in a step is the step's loss."""
+    steps = [json.loads(line) for line in (folder / LOSSES).read_text().splitlines()]
+    tokens = {example.name: example.encoded.n_response for example in encoded(folder, selection)}
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    for epoch in (1, 2):
+        trained = [step["trajectories"] for step in steps if step["epoch"] == epoch]
+        names = [row["trajectory"] for rows in trained for row in rows]
+        assert sorted(names) == sorted(weights)
+    for step, line in zip(steps, lines[1:], strict=True):
+        losses = [weights[row["trajectory"]] * row["loss"] for row in step["trajectories"]]
+        assert sum(losses) / len(losses) == pytest.approx(line["loss"], rel=1e-3)
+        hits = [row["token_accuracy"] * tokens[row["trajectory"]] for row in step["trajectories"]]
+        assert all(hit == pytest.approx(round(hit)) for hit in hits)
+        of = sum(tokens[row["trajectory"]] for row in step["trajectories"])
+        assert sum(hits) / of == pytest.approx(line["token_accuracy"])
+    assert 0 <= lines[1]["token_accuracy"] < lines[-1]["token_accuracy"] < 1
+    assert lines[-1]["held_out_token_accuracy"] == pytest.approx(direct_accuracy(folder, selection))
+
+
 def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     lines = curve(job.folder)
     assert [line["step"] for line in lines if "held_out_loss" in line] == [0, 8, 16, STEPS]
@@ -155,6 +198,7 @@ def check_curve_and_snapshots(job: Job, student: Path, selection: Path) -> None:
     weights = {f"{row['question_id']}/{row['candidate_id']}": row["weight"] for row in rows(selection)}
     mean = sum(weights[name] * loss for name, loss in each.items()) / len(weights)
     assert set(each) == set(weights) and mean == pytest.approx(lines[-1]["held_out_loss"])
+    check_losses(job.folder, lines, weights, selection)
     assert (lines[10]["epoch"], lines[20]["epoch"]) == (1.0, 2.0)
     assert all(line["tokens_per_second"] > 0 for line in lines[1:])
     snapshots = sorted(job.folder.glob("snapshots/*"))

@@ -81,7 +81,7 @@ def our_loss(student: Path, examples: list[Example]) -> float:
         hidden = model.base_model(
             input_ids=batch.input_ids, position_ids=batch.position_ids
         ).last_hidden_state
-        loss, _ = weighted_loss(
+        loss, *_ = weighted_loss(
             hidden.flatten(0, 1),
             model.get_output_embeddings().weight,
             batch.targets.flatten(),

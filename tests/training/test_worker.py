@@ -3,10 +3,13 @@
 import json
 import logging
 import math
+import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from deepspeed.runtime.config import DeepSpeedConfig
@@ -31,6 +34,7 @@ from lark.models.liger import apply_liger
 from lark.models.load import generation_stops
 from lark.models.shapes import shape_of
 from lark.models.students import DEMO
+from lark.pipeline.fingerprints import training_part
 from lark.pipeline.machine_check import check_machine, check_steps
 from lark.pipeline.operations.train import TRAIN
 from lark.pipeline.plan import make_plan, wanted
@@ -280,6 +284,47 @@ def test_weights_of_tokens_reach_only_the_trajectory_with_both_ids(tmp_path: Pat
     file.write_text(json.dumps({"question_id": "a/b", "candidate_id": "c", "token_weights": weights}) + "\n")
     weighted = with_token_weights(list(examples.values()), file)
     assert {e.key: e.token_weights for e in weighted} == {("a/b", "c"): tuple(weights), ("a", "b/c"): None}
+
+
+@pytest.mark.parametrize(
+    ("order", "method", "best"),
+    [
+        ("easy_first", "grape", 1),
+        ("hard_first", "grape", 1),
+        ("by_score", "grape", 1),
+        ("by_score", "rsr", -1),
+    ],
+)
+def test_each_epoch_is_in_the_order_that_was_asked_for(
+    order: str, method: str, best: int, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    student, selection = inputs
+    chat = ChatFormat(AutoTokenizer.from_pretrained(DEMO))
+    examples = read_examples(selection / "train.jsonl", chat, 200)
+    tokens = {example.name: example.encoded.n_response for example in examples}
+    scores = {name: (7 * place) % 17 for place, name in enumerate(tokens)}
+    shutil.copy(selection / "train.jsonl", tmp_path)
+    ids = [{"question_id": q, "candidate_id": c} for q, c in (example.key for example in examples)]
+    table = pd.DataFrame(ids).assign(score=[float(score) for score in scores.values()])
+    table.to_parquet(tmp_path / "selection.parquet")
+    recipe = [
+        f"method.name={method}",
+        f"training.order={order}",
+        "training.epochs=2",
+        "training.global_batch=4",
+    ]
+    job = make_job(student, tmp_path, tmp_path / "run", *recipe)
+    batches = prepare(job).trainer.batches
+    steps = [[example.name for example in batches[k].examples] for k in range(len(batches))]
+    values = {"easy_first": tokens, "hard_first": {name: -n for name, n in tokens.items()}}
+    values["by_score"] = {name: -best * score for name, score in scores.items()}
+    half = len(steps) // 2
+    for epoch in (steps[:half], steps[half:]):
+        names = list(chain.from_iterable(epoch))
+        assert sorted(names) == sorted(tokens)
+        placed = [values[order][name] for name in names]
+        assert placed == sorted(placed)
+    assert training_part(job.config.training, Checksums(tmp_path))["order"] == order
 
 
 def test_each_held_out_trajectory_has_its_loss_if_their_ids_join_alike(

@@ -9,6 +9,7 @@ import { segments } from "../parts.js";
 
 const MEASURES = {
   loss: { label: "Loss", unit: "weighted loss, nats per token" },
+  token_accuracy: { label: "Token accuracy", unit: "share of response tokens that are the student's most likely one" },
   grad_norm: { label: "Gradient norm", unit: "gradient norm before clipping" },
   learning_rate: { label: "Learning rate", unit: "learning rate" },
   tokens_per_second: { label: "Speed", unit: "tokens per second" },
@@ -38,6 +39,8 @@ export function curvesCard({ curves }) {
         const { columns } = loaded.get(curve.fingerprint);
         const [colour, name] = [colourOf(curve), visible(curve.name)];
         const points = columns.step.map((x, i) => [x, columns[measure][i]]);
+        // Students of older versions have no token accuracy.
+        if (!points.some(([, y]) => y !== null && y !== undefined)) return [];
         const held = measure === "loss" ? heldOut(columns) : [];
         return [
           { name, colour, points, isFaint: measure === "loss" && points.length > CALM },
