@@ -30,7 +30,7 @@ from lark.work.entry import run_main
 
 log = logging.getLogger("experiments.reasoning_gym")
 
-TASKS = (
+EASY = (
     "calendar_arithmetic", "chain_sum", "complex_arithmetic", "family_relationships", "gcd", "lcm",
     "leg_counting", "letter_counting", "needle_haystack", "number_sequence", "simple_equations", "syllogism",
 )  # fmt: skip
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts = divide(options.source, options.to, options.share)
     for name, number in counts.items():
         log.info("%s: %s", options.to / name, counted(number, "row"))
-    missing = [task for task in TASKS if f"{task}.jsonl" not in counts]
+    missing = [task for task in EASY if f"{task}.jsonl" not in counts]
     if missing:
         log.warning(
             "No answers to %s: add benchmark.skip=[%s] to commands.", ", ".join(missing), ",".join(missing)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def divide(source: Path, folder: Path = FOLDER, share: float = SHARE) -> dict[str, int]:
     """Write the pool and the benchmarks into a folder. Returns the rows of each file."""
     by_task = _by_task(source)
-    checks.has_tasks(source, by_task, TASKS)
+    checks.has_tasks(source, by_task, EASY)
     files: dict[str, list[dict[str, Any]]] = {POOL: []}
     for task in sorted(by_task):
         questions = by_task[task]
@@ -77,7 +77,7 @@ def _by_task(source: Path) -> dict[str, dict[str, list[Trajectory]]]:
     by_task: dict[str, dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
     for trajectory in _trajectories(source):
         task = task_of(trajectory.question_id)
-        if task in TASKS:
+        if task in EASY:
             by_task[task][_key(task, trajectory)].append(trajectory)
     return by_task
 
@@ -87,7 +87,7 @@ def _trajectories(source: Path) -> Iterator[Trajectory]:
         yield from read(_pool(source))
         return
     # The folder has other tasks too, and files that are no results.
-    for task in TASKS:
+    for task in EASY:
         if next(source.glob(f"**/{task}.json"), None):
             yield from read(_pool(source / "**" / f"{task}.json"))
 

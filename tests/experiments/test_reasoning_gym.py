@@ -9,7 +9,7 @@ import pytest
 from experiments import reasoning_gym
 from experiments.__main__ import main
 from experiments.harness.sweep import compose_sweep
-from experiments.reasoning_gym import POOL, TASKS, divide
+from experiments.reasoning_gym import EASY, POOL, divide
 from lark.errors import LarkError
 from lark.evaluation.benchmarks import load
 from lark.pool.read import read
@@ -99,7 +99,7 @@ def test_the_preset_reads_what_is_written(tmp_path: Path) -> None:
     assert task.path == "data/reasoning_gym_easy/gcd.jsonl"
     task.path = str(tmp_path / "data" / "gcd.jsonl")
     assert len(load("gcd", task)) == 4
-    assert tuple(config.benchmark.tasks) == TASKS
+    assert tuple(config.benchmark.tasks) == EASY
     traces = composed("student=smollm2_traces", f"pool.path={tmp_path / 'data' / POOL}")
     with pytest.raises(
         LarkError, match=r"has no question that pool.correct_only=true and pool.drop=\[empty\]"
@@ -142,7 +142,7 @@ def test_table1_has_every_method_and_two_seeds_at_this_scale(tmp_path: Path) -> 
 def test_real_files_and_rows_hold_out_the_same_questions(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reasoning_gym, "TASKS", ("gcd", "family_relationships"))
+    monkeypatch.setattr(reasoning_gym, "EASY", ("gcd", "family_relationships"))
     counts = divide(shared_data / "published" / "reasoning_gym_eval", tmp_path / "files")
     divide(shared_data / "pools" / "reasoning_gym_easy.jsonl", tmp_path / "rows")
     for task in ("gcd", "family_relationships"):

@@ -223,7 +223,8 @@ def test_where_each_loss_is_finite_the_whole_batch_is_named(
 ) -> None:
     run = prepare(make_job(*inputs, tmp_path, "training.epochs=2"))
     run.trainer._batch = run.trainer.batches[0]
-    run.trainer._losses = [torch.ones(len(names)) for names in run.trainer._batch.micro_keys]
+    for names in run.trainer._batch.micro_keys:
+        run.trainer._recorder.add(torch.ones(len(names)), torch.ones(len(names)))
     run.trainer._skip_step(1)
     assert len(run.trainer.skipped[1]) == 16
 
