@@ -6,9 +6,9 @@ Run as: python -m lark.demo.pretrain            (`make demo-student`; about half
         python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker
                                                 (the same student, earlier; `make regime`)
 
-The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen
-to favour a selection method; the only criteria were that the base model leaves headroom and that
-fine-tuning on trajectories changes it.
+The student in `lark/demo/student/` was made with this recipe and these defaults. They were chosen by how it
+finds the demo's pool (lark/scoring/student_regime.py: as the students of the paper find theirs, neither
+absurd nor known by heart) and by the headroom of the base model, before any selection method was tried on it.
 """
 
 import argparse
@@ -25,13 +25,16 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from lark.demo.calibration import brier_score, excluded, held_out_scores
 from lark.demo.corpus import Document, documents, facts, options, prompted
+from lark.demo.manners import Breadth
 from lark.demo.muon import Muon
 from lark.demo.phrasing import boxed
 from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.tokenizer import CONTEXT, build
 from lark.models.chat import ChatFormat
 from lark.printing import log_to
+from lark.scoring.student_regime import student_regime
 from lark.work.entry import run_main
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,12 @@ class Recipe:
     intermediate_size: int = 384
     layers: int = 4
     seed: int = 0
+    mannered: float = 0.7
+    """Share of the worked solutions whose manner changes with every line (manners.py)."""
+    label_smoothing: float = 0.05
+    """Share of the target that is spread over all tokens: the student stays uncertain."""
+    patience: int = 2
+    """Probes without a better Brier score on held-out trajectories after which training stops."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,8 @@ def pace(step: int, recipe: Recipe) -> float:
 
 
 def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence[int] = ()) -> None:
-    """Train the student and save it to `folder` after every probe; the last one is the final student.
+    """Train the student, and save it to `folder` after every probe at which it is better calibrated than
+    before (`brier_score`).
 
     With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the
     last of them.
@@ -177,14 +187,16 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
     # On CPU, compilation makes the student about four times faster (tokens per second).
     backbone = torch.compile(model.model, dynamic=True)
     stepping = optimizers(model, recipe)
-    source = documents(seeded("pretraining", recipe.seed), chat)
+    breadth = Breadth(recipe.mannered, excluded())
+    source = documents(seeded("pretraining", recipe.seed), chat, breadth)
     stream = batches(source, chat, recipe.tokens_per_step, recipe.seed)
     losses: list[float] = []
+    brier: list[float] = []
     tokens = 0
     start = time.monotonic()
     for step, batch in enumerate(islice(stream, max(snapshots, default=recipe.steps)), start=1):
         logits, labels = learned_logits(model, backbone, batch)
-        loss = functional.cross_entropy(logits, labels)
+        loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in stepping:
@@ -203,7 +215,14 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
             save(model, chat, folder / f"step-{step}")
         if not snapshots and (step % probe_every == 0 or step == recipe.steps):
             logger.info("accuracy on held-out problems: %s", probe(model, chat))
-            save(model, chat, folder)
+            scores = held_out_scores(model, chat)
+            brier.append(brier_score(scores))
+            logger.info("held-out trajectories: Brier score %.4f, %s", brier[-1], student_regime(scores))
+            if brier[-1] == min(brier):
+                save(model, chat, folder)
+            elif min(brier[-recipe.patience :]) > min(brier):
+                logger.info("stopped: the Brier score was best at an earlier probe")
+                break
 
 
 @torch.no_grad()

@@ -3,13 +3,14 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lark.config import GRADERS, Config
 from lark.evaluation.grade import METRICS
 from lark.evaluation.metrics import BenchmarkMetrics, average
 from lark.evaluation.resampled import Resampled, resampled
+from lark.output.regime_summary import regime_markdown, regime_of, show_regime
 from lark.output.tables import markdown_table
 from lark.output.teach_summary import teachers_table
 from lark.printing import some, text_table
@@ -83,8 +84,10 @@ def run_summary(run: "Pipeline") -> None:
     models = evaluated(run.config, run.store, run.plan)
     selected = _selected(run.store, run.plan)
     results = results_table(run.config, models)
+    regime = regime_of(run.store, run.plan)
     if models:
-        _report(run, models, results, selected)
+        _report(run, models, results, selected, regime_markdown(run.config.student.name, regime))
+    show_regime(run.config.student.name, regime)
     teachers = teachers_table(run.store, run.steps)
     if teachers:
         log.info("\nTeachers\n\n%s\n", teachers)
@@ -92,15 +95,16 @@ def run_summary(run: "Pipeline") -> None:
     log.info("%s\n\nSummary: %s", _steps_table(run), summary)
     seconds = {outcome.step.title: round(outcome.seconds, 2) for outcome in run.outcomes if outcome.made}
     rows = [dict(zip(results.header, row, strict=True)) for row in results.rows]
-    values = {"results": rows, "seconds": seconds, "selection": selected}
+    student = None if regime is None else asdict(regime)
+    values = {"results": rows, "seconds": seconds, "selection": selected, "student_on_pool": student}
     write_text(run.folder / "summary.json", json.dumps(values, indent=2) + "\n")
     run.tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
 def _report(
-    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, selected: dict[str, float]
+    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, selected: dict[str, float], more: str
 ) -> None:
-    """Print the results, and write them to summary.md and to the tracker."""
+    """Print the results, and write them to summary.md (with `more` at its end) and to the tracker."""
     config = run.config
     details = details_table(config, models)
     samples = resampled_table(config, models)
@@ -129,6 +133,8 @@ def _report(
     lengths = length_note(config, selected)
     if lengths:
         parts.append(f"Note: {lengths}.\n")
+    if more:
+        parts.append(more)
     write_text(run.folder / "summary.md", "\n".join(parts))
 
 
