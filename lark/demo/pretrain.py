@@ -45,7 +45,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Recipe:
-    steps: int = 2800
+    steps: int = 1400
     """Optimizer steps."""
     tokens_per_step: int = 6144
     """Token slots in a batch, including padding."""
@@ -60,7 +60,7 @@ class Recipe:
     seed: int = 0
     mannered: float = 0.7
     """Share of the worked solutions whose manner changes with every line (manners.py)."""
-    label_smoothing: float = 0.05
+    label_smoothing: float = 0.02
     """Share of the target that is spread over all tokens: the student stays uncertain."""
     patience: int = 2
     """Probes without a better Brier score on held-out trajectories after which training stops."""
@@ -279,7 +279,7 @@ def main() -> None:
         "--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)"
     )
     parser.add_argument(
-        "--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)"
+        "--probe-every", type=int, default=200, help="steps between probes (default: %(default)s)"
     )
     parser.add_argument(
         "--snapshots", type=int, nargs="*", default=[], help="save it at these steps and stop at the last"
