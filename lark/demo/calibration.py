@@ -8,7 +8,6 @@ import pandas as pd
 import torch
 from transformers import LlamaForCausalLM
 
-from lark.config import Pool
 from lark.demo.pool import distinct, trajectories
 from lark.demo.tokenizer import CONTEXT
 from lark.models.chat import ChatFormat
@@ -17,6 +16,7 @@ from lark.scoring.statistics import token_statistics
 from lark.scoring.worker import summarise
 
 POOL_QUESTIONS = 150
+POOL_SEED = 42
 """Of conf/pool/demo.yaml."""
 HELD_OUT_QUESTIONS = 20
 HELD_OUT_SEED = 1
@@ -26,7 +26,7 @@ HELD_OUT_SEED = 1
 @cache
 def excluded() -> frozenset[str]:
     """The arithmetic of all questions of the demo's pool and of the held-out ones."""
-    asked = [*distinct(POOL_QUESTIONS, Pool().seed), *distinct(HELD_OUT_QUESTIONS, HELD_OUT_SEED)]
+    asked = [*distinct(POOL_QUESTIONS, POOL_SEED), *distinct(HELD_OUT_QUESTIONS, HELD_OUT_SEED)]
     return frozenset(problem.core for problem in asked)
 
 

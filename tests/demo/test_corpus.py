@@ -5,7 +5,7 @@ the teachers' words.
 import re
 from itertools import islice
 
-from lark.demo.calibration import HELD_OUT_QUESTIONS, HELD_OUT_SEED, POOL_QUESTIONS, excluded
+from lark.demo.calibration import HELD_OUT_QUESTIONS, HELD_OUT_SEED, POOL_QUESTIONS, POOL_SEED, excluded
 from lark.demo.corpus import NARROW, documents
 from lark.demo.manners import Breadth, mannered
 from lark.demo.pool import questions, trajectories
@@ -27,8 +27,8 @@ def chat() -> ChatFormat:
 def test_the_corpus_asks_no_question_of_the_pool_or_of_those_held_out() -> None:
     """By its text, in any wording: the broad corpus leaves out the arithmetic itself."""
     pool = composed().pool
-    assert pool.questions == POOL_QUESTIONS
-    rows = [*questions(POOL_QUESTIONS, pool.seed), *questions(HELD_OUT_QUESTIONS, HELD_OUT_SEED)]
+    assert (pool.questions, pool.seed) == (POOL_QUESTIONS, POOL_SEED)
+    rows = [*questions(POOL_QUESTIONS, POOL_SEED), *questions(HELD_OUT_QUESTIONS, HELD_OUT_SEED)]
     asked = [row["question"].partition("\n")[0] for row in rows]
     broad = "\n".join(
         document.text

@@ -394,6 +394,23 @@ def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:
     assert list(data["paper"]) == [0.449, 0.282, 0.085, 0.107]
 
 
+def test_token_level_shows_the_student_beside_those_of_the_paper(outputs: Path) -> None:
+    sweep = sweep_of("token_level", outputs)
+    fill(sweep)
+    drawn = token_level.render(sweep)
+    table = candidates(sweep, sweep.trials[0])
+    assert table is not None
+    ours, paper, smollm2 = ([cell.text for cell in row] for row in drawn.tables[1].rows)
+    K = len(table) / table["question_id"].nunique()
+    assert ours == [
+        "demo",
+        *(f"{table[name].mean():.3f}" for name in ("loss", "p_gold", "wrong_p2")),
+        f"{K * table['g_hat'].mean():.3f}",
+    ]
+    assert paper[1:] == ["–", "0.449", "0.085", "0.330"]
+    assert smollm2[1:] == ["1.030", "0.633", "0.098", "0.360"]
+
+
 def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> None:
     sweep = sweep_of("cost", outputs)
     fill(sweep)
