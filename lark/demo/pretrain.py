@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from lark.demo.calibration import brier_score, excluded, held_out_scores
+from lark.demo.calibration import excluded, held_out
 from lark.demo.corpus import Document, documents, facts, options, prompted
 from lark.demo.manners import Breadth
 from lark.demo.muon import Muon
@@ -34,7 +34,6 @@ from lark.demo.problems import KINDS, LEVELS, draw, seeded
 from lark.demo.tokenizer import CONTEXT, build
 from lark.models.chat import ChatFormat
 from lark.printing import log_to
-from lark.scoring.student_regime import student_regime
 from lark.work.entry import run_main
 
 logger = logging.getLogger(__name__)
@@ -175,7 +174,7 @@ def pace(step: int, recipe: Recipe) -> float:
 
 def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence[int] = ()) -> None:
     """Train the student, and save it to `folder` after every probe at which it is better calibrated than
-    before (`brier_score`).
+    before, by the Brier score of held-out trajectories.
 
     With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the
     last of them.
@@ -215,9 +214,9 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
             save(model, chat, folder / f"step-{step}")
         if not snapshots and (step % probe_every == 0 or step == recipe.steps):
             logger.info("accuracy on held-out problems: %s", probe(model, chat))
-            scores = held_out_scores(model, chat)
-            brier.append(brier_score(scores))
-            logger.info("held-out trajectories: Brier score %.4f, %s", brier[-1], student_regime(scores))
+            measures = held_out(model, chat)
+            logger.info("held-out trajectories: %s", {key: round(x, 4) for key, x in measures.items()})
+            brier.append(measures["brier"])
             if brier[-1] == min(brier):
                 save(model, chat, folder)
             elif min(brier[-recipe.patience :]) > min(brier):

@@ -5,7 +5,18 @@ the teachers' words.
 import re
 from itertools import islice
 
-from lark.demo.calibration import HELD_OUT_QUESTIONS, HELD_OUT_SEED, POOL_QUESTIONS, POOL_SEED, excluded
+import pandas as pd
+import pytest
+from transformers import AutoModelForCausalLM
+
+from lark.demo.calibration import (
+    HELD_OUT_QUESTIONS,
+    HELD_OUT_SEED,
+    POOL_QUESTIONS,
+    POOL_SEED,
+    excluded,
+    held_out,
+)
 from lark.demo.corpus import NARROW, documents
 from lark.demo.manners import Breadth, mannered
 from lark.demo.pool import questions, trajectories
@@ -13,6 +24,9 @@ from lark.demo.problems import KINDS, LEVELS, draw, reserved, seeded
 from lark.models.chat import ChatFormat
 from lark.models.load import load_chat
 from lark.models.shapes import DEMO
+from lark.scoring.forward import LoadedStudent, response_statistics
+from lark.scoring.student_regime import student_regime
+from lark.scoring.worker import summarise
 from tests.conftest import composed
 from tests.demo.independent_arithmetic import evaluate
 from tests.demo.test_pool import CHAIN
@@ -60,3 +74,20 @@ def test_all_words_of_the_teachers_occur_in_changing_manners() -> None:
     written = " ".join(mannered(draw(rng.choice(KINDS), 3, rng), rng) for _ in range(4000))
     teachers = {word for row in trajectories(60, 42) for word in WORD.findall(str(row["response"]))}
     assert teachers <= set(WORD.findall(written)) | {"boxed"}
+
+
+def test_the_held_out_numbers_are_those_of_the_scoring_pass() -> None:
+    """The corpus is in a lower layer than scoring and computes them itself, from all logits."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO)
+    format_ = chat()
+    rows = list(trajectories(HELD_OUT_QUESTIONS, HELD_OUT_SEED))
+    student = LoadedStudent.of(model)
+    encoded = format_.encode_many(rows, 512)
+    scores = [summarise(statistics, 1000) for statistics in response_statistics(student, encoded)]
+    ids = pd.DataFrame(rows)[["question_id", "candidate_id"]]
+    table = ids.assign(n_tokens=[e.n_response for e in encoded]).join(pd.DataFrame(scores))
+    regime = student_regime(table)
+    assert regime is not None
+    measured = held_out(model, format_)
+    assert measured.pop("brier") == pytest.approx((table["brier"] / table["n_tokens"]).mean(), rel=1e-4)
+    assert measured == pytest.approx(vars(regime), rel=1e-4)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.harness.sweep import published_values
-from lark.scoring.methods import METHODS
+from lark.scoring.learnability import learnability_score
 from lark.scoring.student_regime import (
     REFERENCES,
     StudentRegime,
@@ -40,16 +40,16 @@ def scores(questions: int = 5, K: int = 7) -> pd.DataFrame:
     )
 
 
-def test_the_numbers_are_means_over_candidates_and_rho_is_the_number_of_candidates_times_the_mean_score() -> (
-    None
-):
+def test_the_numbers_are_means_over_candidates_and_rho_is_k_times_the_mean_score() -> None:
     table = scores()
     regime = student_regime(table)
     assert regime is not None
     assert regime.loss == pytest.approx((table["nll"] / table["n_tokens"]).mean())
     assert regime.p_gold == pytest.approx(table["p_gold"].mean())
     assert regime.wrong_p2 == pytest.approx(table["wrong_p2"].mean())
-    assert regime.rho == pytest.approx(7 * METHODS["lark"].score(table).mean())
+    ratio = table["brier"] / table["nll"]
+    scored = learnability_score(table["nll"] / table["n_tokens"], ratio, table["question_id"])
+    assert regime.rho == pytest.approx(7 * scored.mean())
 
 
 def test_candidates_without_a_response_do_not_count() -> None:
