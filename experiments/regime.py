@@ -71,17 +71,28 @@ def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
         trials.append((Setting("strength", _strength(trial.config), 10_000 + students.index(student)), trial))
         if student == students[-1]:  # the others only show strength
             trials += _weaker_students(sweep, trial)
+            trials += _other_students(trial, settings_of(sweep)["others"])
             trials += _other_recipes(sweep, trial)
     return trials
 
 
 def _weaker_students(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
-    config = trial.config
     for steps, folder in _checkpoints(sweep).items():
-        student = replace(config.student, name=f"demo-step-{steps}", path=str(folder))
-        weaker = replace(config, student=student, training=replace(config.training, name="regime"))
         setting = Setting("strength", f"{steps:,} steps", steps)
-        yield setting, _trial(weaker, f"student.path={folder}", trial)
+        yield setting, _with_student(trial, f"demo-step-{steps}", folder)
+
+
+def _other_students(trial: Trial, others: Mapping[str, str]) -> Iterator[tuple[Setting, Trial]]:
+    """Students of the repository beside the demo's, after its own checkpoints."""
+    for place, (name, path) in enumerate(others.items()):
+        yield Setting("strength", name, 9_000 + place), _with_student(trial, f"demo-{name}", ROOT / path)
+
+
+def _with_student(trial: Trial, name: str, folder: Path) -> Trial:
+    config = trial.config
+    student = replace(config.student, name=name, path=str(folder))
+    changed = replace(config, student=student, training=replace(config.training, name="regime"))
+    return _trial(changed, f"student.path={folder}", trial)
 
 
 def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
