@@ -111,7 +111,7 @@ def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]
 
 
 def _strength(config: Config) -> str:
-    return "and 200 on the broad corpus" if config.student.is_bundled else config.student.name
+    return "and 120 on the broad corpus" if config.student.is_bundled else config.student.name
 
 
 def _checkpoints(sweep: Sweep) -> dict[int, Path]:

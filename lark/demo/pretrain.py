@@ -79,7 +79,7 @@ def broad_recipe() -> Recipe:
     """The recipe of the demo's student."""
     breadth = Breadth(mannered=0.7, without=excluded())
     return Recipe(
-        steps=200, lr=1.5e-3, warmup=20, breadth=breadth, start=NARROW_STUDENT, probe_every=50, patience=2
+        steps=120, lr=1.5e-3, warmup=20, breadth=breadth, start=NARROW_STUDENT, probe_every=40, patience=2
     )
 
 

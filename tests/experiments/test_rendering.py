@@ -520,7 +520,7 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     sweep = sweep_of("regime", outputs)
     trials = regime.expanded(sweep)
     assert {(setting.axis, setting.label) for setting, _ in trials} == {
-        ("strength", "2,800 steps"), ("strength", "and 200 on the broad corpus"),
+        ("strength", "2,800 steps"), ("strength", "and 120 on the broad corpus"),
         ("epochs", "1"), ("epochs", "4"), ("epochs", "8"),
         ("rate", "0.0003"), ("rate", "0.001"), ("rate", "0.003"),
     }, "checkpoints are missing until they are pretrained"  # fmt: skip
@@ -530,9 +530,9 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     assert len(places) == len({setting for setting, _ in trials if setting.axis == "strength"}) == 2, (
         "methods share a place on the axis"
     )
-    assert places["2,800 steps"] < places["and 200 on the broad corpus"]
+    assert places["2,800 steps"] < places["and 120 on the broad corpus"]
     recipe = drawn.data[
-        drawn.data["setting"].isin(["and 200 on the broad corpus", "4", "0.001"]) & (drawn.data["method"] == "lark")
+        drawn.data["setting"].isin(["and 120 on the broad corpus", "4", "0.001"]) & (drawn.data["method"] == "lark")
     ]
     assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
     assert drawn.notes[0].startswith(
