@@ -143,7 +143,7 @@ def pretrain(recipe: Recipe, folder: Path, snapshots: Sequence[int] = ()) -> Non
     """
     torch.manual_seed(recipe.seed)
     chat, model = _beginning(recipe)
-    shown = asdict(replace(recipe, breadth=NARROW)) | {"mannered": recipe.breadth.mannered}
+    shown = asdict(replace(recipe, breadth=Breadth(recipe.breadth.mannered)))
     logger.info("%s, %.2f M parameters", shown, sum(p.numel() for p in model.parameters()) / 1e6)
     # On CPU, compilation makes the student about four times faster (tokens per second).
     backbone = torch.compile(model.model, dynamic=True)
