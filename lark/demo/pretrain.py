@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lark.demo.calibration import excluded, held_out
 from lark.demo.corpus import Document, documents, facts, options, prompted
@@ -183,10 +183,10 @@ def pretrain(recipe: Recipe, folder: Path, snapshots: Sequence[int] = ()) -> Non
 
 
 def _beginning(recipe: Recipe) -> tuple[ChatFormat, LlamaForCausalLM]:
+    # The tokenizer of a student that is continued is the same: it depends on the seed alone.
+    chat = ChatFormat(build(recipe.seed))
     if recipe.start is None:
-        chat = ChatFormat(build(recipe.seed))
         return chat, LlamaForCausalLM(model_config(recipe, chat))
-    chat = ChatFormat(AutoTokenizer.from_pretrained(recipe.start))
     return chat, LlamaForCausalLM.from_pretrained(recipe.start)
 
 
