@@ -28,11 +28,11 @@ HEADER = ["student", *LABELS.values()]
 def regime_of(store: Store, plan: Sequence[Step]) -> StudentRegime | None:
     """The regime of a run's student on its pool. None for a run without finished scores."""
     for step in plan:
-        for artifact in step.artifacts:
-            if artifact.kind == SCORES_TABLE and store.state(artifact) == "finished":
-                folder = store.path(artifact)
-                verify(folder)
-                return student_regime(pd.read_parquet(folder / SCORES_TABLE.file, columns=list(COLUMNS)))
+        scores = step.artifacts[0]
+        if step.makes(SCORES_TABLE) and store.state(scores) == "finished":
+            folder = store.path(scores)
+            verify(folder)
+            return student_regime(pd.read_parquet(folder / SCORES_TABLE.file, columns=list(COLUMNS)))
     return None
 
 
