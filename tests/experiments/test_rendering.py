@@ -532,7 +532,8 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     )
     assert places["2,800 steps"] < places["and 120 on the broad corpus"]
     recipe = drawn.data[
-        drawn.data["setting"].isin(["and 120 on the broad corpus", "4", "0.001"]) & (drawn.data["method"] == "lark")
+        drawn.data["setting"].isin(["and 120 on the broad corpus", "4", "0.001"])
+        & (drawn.data["method"] == "lark")
     ]
     assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
     assert drawn.notes[0].startswith(
