@@ -78,8 +78,8 @@ gpu-check: $(VENV)/.test ## Check this machine's GPUs and packages, for a first 
 bench: $(VENV)/.test ## Compare time and memory with common implementations and vLLM, in outputs/bench (45 minutes; ARGS=--quick: four minutes)
 	set -e; for script in $(basename $(notdir $(wildcard experiments/bench/[a-z]*.py))); do $(PY) -m experiments.bench.$$script $(ARGS); done
 
-demo-student: $(VENV)/.run ## Pretrain the bundled demo student again (half an hour on two cores)
-	$(PY) -m lark.demo.pretrain
+demo-student: $(VENV)/.run ## Pretrain the bundled demo student again (ARGS=--narrow: the student that it starts from, half an hour on two cores)
+	$(PY) -m lark.demo.pretrain $(ARGS)
 
 reports: $(VENV)/.run ## Make every table and figure of the paper, and outputs/report/index.md (SCALE=demo or paper, as for each one)
 	$(PY) -m experiments run all $(call quoted,scale,SCALE) $(ARGS)

@@ -1,9 +1,9 @@
 """`make regime`: how the ranking of methods changes with the student's strength, the epochs and the
 learning rate.
 
-The sweep's trials are the recipe itself. The other settings change one thing at a time: the student is an
-earlier checkpoint of the demo student's pretraining (or another student of the sweep), or the recipe has
-other epochs or another learning rate.
+The sweep's trials are the recipe itself. The other settings change one thing at a time: the student is the
+narrow one that the demo's student continues, an earlier checkpoint of it, or another student of the sweep;
+or the recipe has other epochs or another learning rate.
 """
 
 import logging
@@ -27,6 +27,7 @@ from experiments.harness.sweep import ROOT, Sweep, Trial
 from experiments.harness.verdict import kendall
 from lark.config import Config
 from lark.errors import LarkError
+from lark.models.shapes import DEMO
 from lark.models.students import weights_identity
 from lark.output.style import BLACK, panels, plain_label, share_limits, styled
 from lark.output.tables import Cell
@@ -36,8 +37,9 @@ from lark.work.launch import die_with_parent
 
 log = logging.getLogger(__name__)
 TITLE = "Regime: the ranking of methods by strength, epochs and learning rate"
+NARROW = DEMO.with_name("narrow_student")
 PRETRAINED = Kind("pretrained", 1)
-"""Earlier checkpoints of the demo's student."""
+"""Earlier checkpoints of the narrow student."""
 SINGLE = "pass@1: the share of samples that are correct."
 NUMBERS = dict.fromkeys(("accuracy", "base", "pass_at_1", "base_pass_at_1"), float)
 AXES = {"strength": "strength of the student", "epochs": "epochs", "rate": "learning rate"}
@@ -57,8 +59,8 @@ def settings_of(sweep: Sweep) -> Mapping[str, Any]:
 
 
 def pretrained(sweep: Sweep) -> Artifact:
-    """The earlier checkpoints that the scale names. The bundled student's weights stand for its recipe."""
-    student = sweep.trials[0].config.student
+    """The earlier checkpoints that the scale names. The narrow student's weights stand for its recipe."""
+    student = replace(sweep.trials[0].config.student, path=str(NARROW))
     identity = weights_identity(student, Checksums(sweep.store.root))
     steps = sorted(settings_of(sweep)["pretraining"])
     return Artifact(PRETRAINED, "demo", {"student": identity, "steps": steps})
@@ -73,17 +75,28 @@ def expanded(sweep: Sweep) -> list[tuple[Setting, Trial]]:
         trials.append((Setting("strength", _strength(trial.config), 10_000 + students.index(student)), trial))
         if student == students[-1]:  # the others only show strength
             trials += _weaker_students(sweep, trial)
+            if settings_of(sweep)["pretraining"]:
+                trials.append(_narrow_student(trial))
             trials += _other_recipes(sweep, trial)
     return trials
 
 
 def _weaker_students(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
-    config = trial.config
     for steps, folder in _checkpoints(sweep).items():
-        student = replace(config.student, name=f"demo-step-{steps}", path=str(folder))
-        weaker = replace(config, student=student, training=replace(config.training, name="regime"))
         setting = Setting("strength", f"{steps:,} steps", steps)
-        yield setting, _trial(weaker, f"student.path={folder}", trial)
+        yield setting, _with_student(trial, f"demo-step-{steps}", folder)
+
+
+def _narrow_student(trial: Trial) -> tuple[Setting, Trial]:
+    """The student that the demo's student continues: it has seen few manners of writing."""
+    return Setting("strength", "2,800 steps", 2_800), _with_student(trial, "demo-narrow", NARROW)
+
+
+def _with_student(trial: Trial, name: str, folder: Path) -> Trial:
+    config = trial.config
+    student = replace(config.student, name=name, path=str(folder))
+    changed = replace(config, student=student, training=replace(config.training, name="regime"))
+    return _trial(changed, f"student.path={folder}", trial)
 
 
 def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]]:
@@ -100,7 +113,7 @@ def _other_recipes(sweep: Sweep, trial: Trial) -> Iterator[tuple[Setting, Trial]
 
 
 def _strength(config: Config) -> str:
-    return "2,800 steps" if config.student.is_bundled else config.student.name
+    return "and 120 on the broad corpus" if config.student.is_bundled else config.student.name
 
 
 def _checkpoints(sweep: Sweep) -> dict[int, Path]:
@@ -177,7 +190,8 @@ def describe(sweep: Sweep) -> str:
 def _pretrain(sweep: Sweep, folder: Path) -> dict[str, Any]:
     steps = [str(step) for step in pretrained(sweep).depends["steps"]]
     log.info("Pretraining the demo's student up to step %s", steps[-1])
-    command = [sys.executable, "-m", "lark.demo.pretrain", "--folder", str(folder), "--snapshots", *steps]
+    command = [sys.executable, "-m", "lark.demo.pretrain", "--narrow"]
+    command += ["--folder", str(folder), "--snapshots", *steps]
     code = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=die_with_parent).returncode
     if code:
         raise LarkError(

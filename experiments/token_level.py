@@ -11,8 +11,11 @@ from experiments.harness import accuracy
 from experiments.harness.candidates import candidates, selection
 from experiments.harness.report import Report, Table
 from experiments.harness.sweep import Sweep, published_values
+from lark.output.regime_summary import HEADER, TITLE, regime_rows
 from lark.output.style import LARK_COLOUR, OKABE_ITO, panels
+from lark.output.tables import Cell
 from lark.pool.trajectories import KEY
+from lark.scoring.student_regime import StudentRegime, far_from_references, student_regime
 
 STATISTICS = {"p_gold": "mean p(y_t)", "wrong_p2": "wrong-token concentration"}
 AXES = {
@@ -40,6 +43,8 @@ def render(sweep: Sweep) -> Report:
     if sweep.like_the_paper:
         columns.append(("difference", "difference", "{:.3f}"))
     shown = data.assign(statistic=data["statistic"].map(STATISTICS), group=data["group"].map(GROUPS))
+    regime = None if table is None else student_regime(table)
+    far = None if regime is None else far_from_references(regime)
     return Report(
         title="Figure 4. Confidently wrong, in a structured way?",
         caption=(
@@ -49,8 +54,9 @@ def render(sweep: Sweep) -> Report:
             f" (0.107 against 0.085): the student is wrong there, but on near misses. {_finding(data)}"
         ),
         data=data,
-        tables=[Table.of(shown, columns, labels=2)],
+        tables=[Table.of(shown, columns, labels=2), _regime_table(trial.config.student.name, regime)],
         figure=_figure(groups),
+        notes=[f"{far}."] if far else [],
         measured=accuracy.is_measured(data),
     )
 
@@ -65,6 +71,12 @@ def summarise(groups: dict[str, pd.DataFrame], sweep: Sweep) -> pd.DataFrame:
         rows.append(row)
     data = pd.DataFrame(rows)
     return data.assign(difference=data["mean"] - data["paper"] if sweep.like_the_paper else None)
+
+
+def _regime_table(student: str, regime: StudentRegime | None) -> Table:
+    """All candidates in four numbers, beside other students."""
+    rows = regime_rows(student, regime or StudentRegime(None, None, None, None))
+    return Table(HEADER, [[Cell(cell) for cell in row] for row in rows], f"{TITLE}.")
 
 
 def _finding(data: pd.DataFrame) -> str:

@@ -11,16 +11,18 @@
 This makes the student similar to a real base model: it has seen reasoning, but in a chat it nearly always
 answers directly, so that fine-tuning on trajectories has something to elicit. No teacher of `teachers.py`
 is imitated: styles are drawn at random from the same words and notations, all of which occur, and how
-similar a teacher is to them is left to chance.
+similar a teacher is to them is left to chance. A share of the solutions changes its manner with every line
+(manners.py).
 
-No question of a benchmark occurs (`problems.draw`). Single operations do, because every solution consists
-of them.
+No question of a benchmark occurs (`problems.draw`), and none with the arithmetic of a question in
+`Breadth.without`. Single operations do, because every solution consists of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from lark.demo.manners import NARROW, Breadth, mannered
 from lark.demo.phrasing import (
     announcement,
     boxed,
@@ -78,24 +80,36 @@ class Document:
         return "".join(text for text, _ in self.pieces)
 
 
-def documents(rng: Random, chat: ChatFormat) -> Iterator[Document]:
+def documents(rng: Random, chat: ChatFormat, breadth: Breadth = NARROW) -> Iterator[Document]:
     """An endless corpus. `chat` renders the prompts exactly as scoring, training and evaluation do."""
     while True:
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         if kind == "facts":
-            yield facts(rng)
+            yield facts(rng, breadth)
         elif kind == "options":
             yield options(rng)
         else:
-            problem = draw(rng.choice(KINDS), rng.choice(LEVELS), rng)
-            yield _about(problem, kind, rng, chat)
+            problem = _new_problem(KINDS, LEVELS, rng, breadth)
+            yield _about(problem, kind, rng, chat, breadth)
 
 
-def _about(problem: ArithmeticProblem, kind: str, rng: Random, chat: ChatFormat) -> Document:
+def _new_problem(
+    kinds: Sequence[str], levels: Sequence[int], rng: Random, breadth: Breadth
+) -> ArithmeticProblem:
+    while True:
+        problem = draw(rng.choice(kinds), rng.choice(levels), rng)
+        if problem.core not in breadth.without:
+            return problem
+
+
+def _about(
+    problem: ArithmeticProblem, kind: str, rng: Random, chat: ChatFormat, breadth: Breadth
+) -> Document:
+    if kind == "direct":
+        return prompted(kind, problem, direct(problem, rng), rng, chat)
     if kind == "textbook":
-        return textbook(problem, rng, chat)
-    answer = direct(problem, rng) if kind == "direct" else worked(problem, rng)
-    return prompted(kind, problem, answer, rng, chat)
+        return textbook(problem, rng, chat, breadth)
+    return prompted(kind, problem, worked(problem, rng, breadth), rng, chat)
 
 
 def prompted(kind: str, problem: ArithmeticProblem, answer: str, rng: Random, chat: ChatFormat) -> Document:
@@ -105,21 +119,21 @@ def prompted(kind: str, problem: ArithmeticProblem, answer: str, rng: Random, ch
     return Document(kind, ((prompt, False), (_closed(answer, chat), True)))
 
 
-def textbook(problem: ArithmeticProblem, rng: Random, chat: ChatFormat) -> Document:
+def textbook(problem: ArithmeticProblem, rng: Random, chat: ChatFormat, breadth: Breadth) -> Document:
     headings = [("Problem: ", "\nSolution: "), ("Question: ", "\nWork: "), ("Exercise. ", "\n")]
     before, after = rng.choice(headings)
     question = before + problem.question + after
-    return Document("textbook", ((question, False), (_closed(worked(problem, rng), chat), True)))
+    return Document("textbook", ((question, False), (_closed(worked(problem, rng, breadth), chat), True)))
 
 
 def _closed(answer: str, chat: ChatFormat) -> str:
     return answer + str(chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn))
 
 
-def facts(rng: Random) -> Document:
+def facts(rng: Random, breadth: Breadth = NARROW) -> Document:
     """Unrelated operations with their results, one per line, all in one notation."""
     if rng.random() < 0.25:
-        return _lines("facts", lambda: _reduction(rng))
+        return _lines("facts", lambda: _reduction(rng, breadth))
     write = rng.choice(_FACT)
     unit = rng.choice("xyn") if rng.random() < 0.25 else ""
     return _lines("facts", lambda: write(_random_step(rng, unit)))
@@ -147,9 +161,9 @@ def _lines(kind: str, write: Callable[[], str]) -> Document:
     return Document(kind, tuple(lines))
 
 
-def _reduction(rng: Random) -> str:
+def _reduction(rng: Random, breadth: Breadth) -> str:
     """An expression or polynomial, and what remains of it after the next step."""
-    problem = draw(rng.choice(("expression", "algebra")), rng.choice(LEVELS[1:]), rng)
+    problem = _new_problem(("expression", "algebra"), LEVELS[1:], rng, breadth)
     at = rng.randrange(problem.level)
     return f"{problem.states[at]} = |{problem.states[at + 1]}"
 
@@ -181,8 +195,10 @@ def direct(problem: ArithmeticProblem, rng: Random) -> str:
     return rng.choice(["{}", "{}", "{}", "The answer is {}", "Answer: {}"]).format(boxed(problem))
 
 
-def worked(problem: ArithmeticProblem, rng: Random) -> str:
+def worked(problem: ArithmeticProblem, rng: Random, breadth: Breadth = NARROW) -> str:
     """Every step of the problem, in a style that is composed at random for this text."""
+    if breadth.mannered and rng.random() < breadth.mannered:
+        return mannered(problem, rng)
     opening = _plan(problem, rng) if rng.random() < 0.15 else rng.choice(_OPENINGS)
     work = rng.choices((_step_by_step, _rewritten, _merged), (0.7, 0.15, 0.15))[0]
     separator = rng.choice([" ", "\n"])

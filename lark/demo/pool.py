@@ -15,7 +15,7 @@ def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
     Kinds and levels alternate, so that every 20 questions contain each combination once. A longer pool with
     the same seed starts with the shorter one.
     """
-    for number, problem in enumerate(_distinct(questions, seed)):
+    for number, problem in enumerate(distinct(questions, seed)):
         for teacher in TEACHERS:
             for rollout, response in enumerate(rollouts(teacher, problem, seed)):
                 yield {
@@ -33,7 +33,7 @@ def trajectories(questions: int, seed: int) -> Iterator[dict[str, object]]:
 
 def questions(count: int, seed: int) -> Iterator[dict[str, str]]:
     """The questions of that pool alone, with their answers."""
-    for number, problem in enumerate(_distinct(count, seed)):
+    for number, problem in enumerate(distinct(count, seed)):
         yield {"question_id": question_id(number), "question": problem.question, "answer": problem.answer}
 
 
@@ -41,7 +41,8 @@ def question_id(number: int) -> str:
     return f"demo-{number:05d}"
 
 
-def _distinct(questions: int, seed: int) -> Iterator[ArithmeticProblem]:
+def distinct(questions: int, seed: int) -> Iterator[ArithmeticProblem]:
+    """The problems of that pool."""
     rng = seeded("pool", seed)
     seen: set[str] = set()
     while len(seen) < questions:

@@ -1,20 +1,24 @@
 """Pretrain the demo's student: a 1M-parameter Llama that knows arithmetic facts and usually answers without
 reasoning.
 
-Run as: python -m lark.demo.pretrain            (`make demo-student`; about half an hour on two cores)
-        python -m lark.demo.pretrain --steps 200 --folder /tmp/student
-        python -m lark.demo.pretrain --snapshots 280 840 --folder /tmp/weaker
-                                                (the same student, earlier; `make regime`)
+Run as: python -m lark.demo.pretrain            (`make demo-student`; minutes on two cores)
+        python -m lark.demo.pretrain --steps 20 --folder /tmp/student
+        python -m lark.demo.pretrain --narrow --folder /tmp/narrow
+                                                (the student that it starts from; half an hour on two cores)
+        python -m lark.demo.pretrain --narrow --snapshots 280 840 --folder /tmp/weaker
+                                                (the same, earlier; `make regime`)
 
-The student in `lark/demo/student/` was made with this recipe and these defaults. Nothing in it was chosen
-to favour a selection method; the only criteria were that the base model leaves headroom and that
-fine-tuning on trajectories changes it.
+The students in `lark/demo/` were made with these recipes and their defaults. The narrow student has seen few
+manners of writing, and finds most text of the demo's teachers absurd. The demo's student continues it on a
+broader corpus. Its recipe was chosen by how it finds the demo's pool (lark/scoring/student_regime.py: about
+as the students of the paper find theirs) and by the headroom of the base model, before any selection method
+was tried on it.
 """
 
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +29,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from lark.demo.calibration import excluded, held_out
 from lark.demo.corpus import Document, documents, facts, options, prompted
+from lark.demo.document_batches import IGNORED, PaddedDocuments, batches, encode, padded
+from lark.demo.manners import NARROW, Breadth
 from lark.demo.muon import Muon
 from lark.demo.phrasing import boxed
 from lark.demo.problems import KINDS, LEVELS, draw, seeded
@@ -37,11 +44,13 @@ from lark.work.entry import run_main
 logger = logging.getLogger(__name__)
 
 STUDENT = Path(__file__).parent / "student"
-IGNORED = -100
+NARROW_STUDENT = Path(__file__).parent / "narrow_student"
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """How a student is pretrained. The defaults: the narrow student's."""
+
     steps: int = 2800
     """Optimizer steps."""
     tokens_per_step: int = 6144
@@ -55,14 +64,23 @@ class Recipe:
     intermediate_size: int = 384
     layers: int = 4
     seed: int = 0
+    breadth: Breadth = NARROW
+    start: Path | None = None
+    """The student to continue; None: from random weights."""
+    probe_every: int = 600
+    """Steps between probes, after which the student is saved."""
+    patience: int | None = None
+    """Probes without a better Brier score on held-out trajectories after which training stops. Only the best
+    student is kept. None: the last one, without stopping.
+    """
 
 
-@dataclass(frozen=True)
-class PaddedDocuments:
-    """Right-padded documents. `labels` are the inputs shifted by one, `IGNORED` where nothing is learned."""
-
-    inputs: Tensor
-    labels: Tensor
+def broad_recipe() -> Recipe:
+    """The recipe of the demo's student."""
+    breadth = Breadth(mannered=0.7, without=excluded())
+    return Recipe(
+        steps=120, lr=1.5e-3, warmup=20, breadth=breadth, start=NARROW_STUDENT, probe_every=40, patience=2
+    )
 
 
 def model_config(recipe: Recipe, chat: ChatFormat) -> LlamaConfig:
@@ -82,54 +100,6 @@ def model_config(recipe: Recipe, chat: ChatFormat) -> LlamaConfig:
         pad_token_id=chat.tokenizer.pad_token_id,
         dtype="float32",
     )
-
-
-def batches(
-    source: Iterator[Document], chat: ChatFormat, tokens: int, seed: int
-) -> Iterator[PaddedDocuments]:
-    """Endless batches of about `tokens` slots. Documents of similar length are batched together, and none
-    sees another.
-    """
-    rng = seeded("batches", seed)
-    while True:
-        # Sorting a chunk is enough for little padding, and the stream has no end.
-        encoded = sorted(_encode(list(islice(source, 4096)), chat), key=lambda pair: len(pair[0]))
-        groups = []
-        start = 0
-        for end in range(1, len(encoded) + 1):
-            if end == len(encoded) or (end - start + 1) * len(encoded[end][0]) > tokens:
-                groups.append(encoded[start:end])
-                start = end
-        # The last group is cut short by the end of the chunk and would make a batch of a few documents.
-        groups = groups[:-1] or groups
-        rng.shuffle(groups)
-        for group in groups:
-            yield _pad(group, chat.tokenizer.pad_token_id)
-
-
-def _encode(chunk: list[Document], chat: ChatFormat) -> list[tuple[list[int], list[int]]]:
-    """Ids and labels of each document, its pieces tokenised separately and joined (as `lark.models.chat`
-    does).
-    """
-    texts = [text for document in chunk for text, _ in document.pieces]
-    pieces = iter(chat.tokenizer(texts, add_special_tokens=False)["input_ids"])
-    encoded = []
-    for document in chunk:
-        ids: list[int] = []
-        labels: list[int] = []
-        for _, learned in document.pieces:
-            piece = next(pieces)
-            ids += piece
-            labels += piece if learned else [IGNORED] * len(piece)
-        encoded.append((ids[:CONTEXT], labels[:CONTEXT]))
-    return encoded
-
-
-def _pad(group: list[tuple[list[int], list[int]]], pad: int) -> PaddedDocuments:
-    length = max(len(ids) for ids, _ in group)
-    inputs = torch.tensor([ids + [pad] * (length - len(ids)) for ids, _ in group])
-    labels = torch.tensor([labels + [IGNORED] * (length - len(labels)) for _, labels in group])
-    return PaddedDocuments(inputs[:, :-1].contiguous(), labels[:, 1:].contiguous())
 
 
 def learned_logits(
@@ -164,22 +134,24 @@ def pace(step: int, recipe: Recipe) -> float:
     return (recipe.steps - step) / (recipe.steps - recipe.warmup)
 
 
-def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence[int] = ()) -> None:
-    """Train the student and save it to `folder` after every probe; the last one is the final student.
+def pretrain(recipe: Recipe, folder: Path, snapshots: Sequence[int] = ()) -> None:
+    """Train the student, probe it regularly, and save it to `folder`: after every probe, or with
+    `recipe.patience` after those at which it is better calibrated than before.
 
     With `snapshots`, save it at these steps of the recipe instead, in `folder`/step-<n>, and stop at the
     last of them.
     """
     torch.manual_seed(recipe.seed)
-    chat = ChatFormat(build(recipe.seed))
-    model = LlamaForCausalLM(model_config(recipe, chat))
-    logger.info("%s, %.2f M parameters", asdict(recipe), sum(p.numel() for p in model.parameters()) / 1e6)
+    chat, model = _beginning(recipe)
+    shown = asdict(replace(recipe, breadth=Breadth(recipe.breadth.mannered)))
+    logger.info("%s, %.2f M parameters", shown, sum(p.numel() for p in model.parameters()) / 1e6)
     # On CPU, compilation makes the student about four times faster (tokens per second).
     backbone = torch.compile(model.model, dynamic=True)
     stepping = optimizers(model, recipe)
-    source = documents(seeded("pretraining", recipe.seed), chat)
+    source = documents(seeded("pretraining", recipe.seed), chat, recipe.breadth)
     stream = batches(source, chat, recipe.tokens_per_step, recipe.seed)
     losses: list[float] = []
+    brier: list[float] = []
     tokens = 0
     start = time.monotonic()
     for step, batch in enumerate(islice(stream, max(snapshots, default=recipe.steps)), start=1):
@@ -201,9 +173,29 @@ def pretrain(recipe: Recipe, folder: Path, probe_every: int, snapshots: Sequence
             losses.clear()
         if step in snapshots:
             save(model, chat, folder / f"step-{step}")
-        if not snapshots and (step % probe_every == 0 or step == recipe.steps):
-            logger.info("accuracy on held-out problems: %s", probe(model, chat))
-            save(model, chat, folder)
+        if not snapshots and (step % recipe.probe_every == 0 or step == recipe.steps):
+            brier.append(_probed(model, chat))
+            if recipe.patience is None or brier[-1] == min(brier):
+                save(model, chat, folder)
+            elif min(brier[-recipe.patience :]) > min(brier):
+                logger.info("stopped: an earlier student was better calibrated")
+                break
+
+
+def _beginning(recipe: Recipe) -> tuple[ChatFormat, LlamaForCausalLM]:
+    # The tokenizer of a student that is continued is the same: it depends on the seed alone.
+    chat = ChatFormat(build(recipe.seed))
+    if recipe.start is None:
+        return chat, LlamaForCausalLM(model_config(recipe, chat))
+    return chat, LlamaForCausalLM.from_pretrained(recipe.start)
+
+
+def _probed(model: LlamaForCausalLM, chat: ChatFormat) -> float:
+    """Log how good the student is. Return its Brier score on held-out trajectories."""
+    logger.info("accuracy on held-out problems: %s", probe(model, chat))
+    measures = held_out(model, chat)
+    logger.info("held-out trajectories: %s", {name: round(value, 4) for name, value in measures.items()})
+    return measures["brier"]
 
 
 @torch.no_grad()
@@ -224,8 +216,8 @@ def probe(model: LlamaForCausalLM, chat: ChatFormat) -> dict[str, float]:
 def _share_right(model: LlamaForCausalLM, chat: ChatFormat, sample: list[Document]) -> float:
     """Share of the learned pieces that the student would write token for token."""
     right: list[bool] = []
-    for ids, labels in _encode(sample, chat):
-        batch = _pad([(ids, labels)], 0)
+    for ids, labels in encode(sample, chat):
+        batch = padded([(ids, labels)], 0)
         hits = (model(batch.inputs, use_cache=False).logits.argmax(-1) == batch.labels)[0].tolist()
         for label, before, hit in zip(labels[1:], labels[:-1], hits, strict=True):
             if label == IGNORED:
@@ -249,28 +241,24 @@ def save(model: LlamaForCausalLM, chat: ChatFormat, folder: Path) -> None:
 
 
 def main() -> None:
-    default = Recipe()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--folder", type=Path, default=STUDENT, help="where to save the student (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=default.steps, help="fewer for a trial (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--probe-every", type=int, default=600, help="steps between probes (default: %(default)s)"
-    )
+    parser.add_argument("--narrow", action="store_true", help="the student that the demo's student continues")
+    parser.add_argument("--folder", type=Path, help="where to save the student (default: in lark/demo)")
+    parser.add_argument("--steps", type=int, help="fewer for a trial")
     parser.add_argument(
         "--snapshots", type=int, nargs="*", default=[], help="save it at these steps and stop at the last"
     )
     options = parser.parse_args()
-    if not all(0 < step <= options.steps for step in options.snapshots):
-        parser.error(f"--snapshots: give steps from 1 to {options.steps}")
+    recipe = Recipe() if options.narrow else broad_recipe()
+    recipe = replace(recipe, steps=options.steps or recipe.steps)
+    if not all(0 < step <= recipe.steps for step in options.snapshots):
+        parser.error(f"--snapshots: give steps from 1 to {recipe.steps}")
     log_to(form="%(asctime)s %(message)s")
     torch.set_num_threads(2)
-    pretrain(replace(default, steps=options.steps), options.folder, options.probe_every, options.snapshots)
+    folder = options.folder or (NARROW_STUDENT if options.narrow else STUDENT)
+    pretrain(recipe, folder, options.snapshots)
 
 
 if __name__ == "__main__":

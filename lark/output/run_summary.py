@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lark.config import Config
@@ -16,8 +17,10 @@ from lark.output.accuracy_tables import (
     results_table,
 )
 from lark.output.next_command import next_commands
+from lark.output.regime_summary import regime_markdown, regime_of, show_regime
 from lark.output.teach_summary import teachers_table
 from lark.printing import aligned, near, some, text_table
+from lark.scoring.student_regime import StudentRegime
 from lark.selection.character import CHARACTER, sentence
 from lark.selection.write import SELECTION, length_note
 from lark.store.integrity import verify
@@ -44,8 +47,10 @@ def run_summary(run: "Pipeline") -> None:
     models = evaluated(run.config, run.store, run.plan if reports else run.steps)
     results = results_table(run.config, models)
     accuracies = numbers(run.config, models)
+    regime = regime_of(run.store, run.plan if reports else run.steps)
     if reports:
-        _report(run, models, results)
+        _report(run, models, results, regime)
+    show_regime(run.config.student.name, regime)
     run.tracker.summarise(accuracies)
     made = _made(run)
     log.info("\n%s", _result(run, models, results) if models else aligned(made))
@@ -92,11 +97,13 @@ def _result(run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable)
     return "\n".join(notes)
 
 
-def _report(run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable) -> None:
+def _report(
+    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, regime: StudentRegime | None
+) -> None:
     """Print the details of a run, and write all tables to its folder and to the tracker."""
     selected = _selected(run.store, run.plan)
     if models:
-        _tables(run, models, results, selected)
+        _tables(run, models, results, selected, regime_markdown(run.config.student.name, regime))
     teachers = teachers_table(run.store, run.steps)
     if teachers:
         log.info("\nTeachers\n\n%s\n", teachers)
@@ -108,15 +115,18 @@ def _report(run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable)
         "accuracies": as_rows(numbers(run.config, models)),
         "seconds": seconds,
         "selection": selected,
+        "student_on_pool": None if regime is None else asdict(regime),
     }
     write_text(run.folder / "summary.json", json.dumps(values, indent=2) + "\n")
     run.tracker.log({f"seconds/{name}": value for name, value in seconds.items()})
 
 
 def _tables(
-    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, selected: dict[str, float]
+    run: "Pipeline", models: Sequence[Evaluated], results: SummaryTable, selected: dict[str, float], more: str
 ) -> None:
-    """Print the tables behind the headline, and write all of them to summary.md and to the tracker."""
+    """Print the tables behind the headline, and write all of them to summary.md (with `more` at its end) and
+    to the tracker.
+    """
     config = run.config
     details = details_table(config, models)
     samples = resampled_table(config, models)
@@ -144,6 +154,8 @@ def _tables(
     lengths = length_note(config, selected)
     if lengths:
         parts.append(f"Note: {lengths}.\n")
+    if more:
+        parts.append(more)
     write_text(run.folder / "summary.md", "\n".join(parts))
 
 

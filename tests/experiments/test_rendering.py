@@ -398,6 +398,23 @@ def test_token_level_compares_the_first_choices_with_all(outputs: Path) -> None:
     assert list(data["paper"]) == [0.449, 0.282, 0.085, 0.107]
 
 
+def test_token_level_shows_the_student_beside_those_of_the_paper(outputs: Path) -> None:
+    sweep = sweep_of("token_level", outputs)
+    fill(sweep)
+    drawn = token_level.render(sweep)
+    table = candidates(sweep, sweep.trials[0])
+    assert table is not None
+    ours, paper, smollm2 = ([cell.text for cell in row] for row in drawn.tables[1].rows)
+    K = len(table) / table["question_id"].nunique()
+    assert ours == [
+        "demo",
+        *(f"{table[name].mean():.3f}" for name in ("loss", "p_gold", "wrong_p2")),
+        f"{K * table['g_hat'].mean():.3f}",
+    ]
+    assert paper[1:] == ["–", "0.449", "0.085", "0.330"]
+    assert smollm2[1:] == ["1.030", "0.633", "0.098", "0.360"]
+
+
 def test_cost_is_a_ratio_to_the_fastest_of_the_papers_methods(outputs: Path) -> None:
     sweep = sweep_of("cost", outputs)
     fill(sweep)
@@ -507,16 +524,20 @@ def test_regime_changes_one_thing_at_a_time_and_compares_the_rankings(outputs: P
     sweep = sweep_of("regime", outputs)
     trials = regime.expanded(sweep)
     assert {(setting.axis, setting.label) for setting, _ in trials} == {
-        ("strength", "2,800 steps"), ("epochs", "1"), ("epochs", "4"), ("epochs", "8"),
+        ("strength", "2,800 steps"), ("strength", "and 120 on the broad corpus"),
+        ("epochs", "1"), ("epochs", "4"), ("epochs", "8"),
         ("rate", "0.0003"), ("rate", "0.001"), ("rate", "0.003"),
     }, "checkpoints are missing until they are pretrained"  # fmt: skip
     fill(replace(sweep, trials=tuple(trial for _, trial in trials)))
     drawn = regime.render(sweep)
-    assert len({setting.order for setting, _ in trials if setting.axis == "strength"}) == 1, (
+    places = {setting.label: setting.order for setting, _ in trials if setting.axis == "strength"}
+    assert len(places) == len({setting for setting, _ in trials if setting.axis == "strength"}) == 2, (
         "methods share a place on the axis"
     )
+    assert places["2,800 steps"] < places["and 120 on the broad corpus"]
     recipe = drawn.data[
-        drawn.data["setting"].isin(["2,800 steps", "4", "0.001"]) & (drawn.data["method"] == "lark")
+        drawn.data["setting"].isin(["and 120 on the broad corpus", "4", "0.001"])
+        & (drawn.data["method"] == "lark")
     ]
     assert recipe["accuracy"].nunique() == 1 and len(recipe) == 3, "the recipe is on each axis"
     assert drawn.notes[0].startswith(

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from lark.config import Config, Task
@@ -21,9 +22,12 @@ from lark.output.accuracy_tables import (
     resampled_table,
     results_table,
 )
+from lark.output.regime_summary import regime_markdown
 from lark.output.run_summary import run_summary
 from lark.pipeline.pipeline import Outcome, Pipeline
 from lark.pipeline.plan import make_plan
+from lark.scoring.sources import SCORES_TABLE
+from lark.scoring.student_regime import StudentRegime
 from lark.store.store import Artifact, Checksums, Store
 from lark.work.operation import Step
 from tests.conftest import composed
@@ -204,3 +208,32 @@ def test_levels_are_on_the_console_unless_they_are_the_demos(
         run_summary(Pipeline(config, tmp_path))
     assert ("Acc@5 and pass@1 by level (paper grader)" in caplog.text) is shown
     assert "level 2" in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(("nll", "warned"), [(60.0, True), (20.0, False)])
+def test_a_run_says_how_its_student_finds_the_pool_and_warns_only_of_one_that_is_far(
+    nll: float, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """20 tokens per candidate: 3 nats per token are far from the references, 1 is not."""
+    config = composed("tracking=none", f"outputs={tmp_path}")
+    store, plan = Store(config.outputs_path), make_plan(config, Checksums(config.outputs_path))
+    (step,) = (step for step in plan if step.makes(SCORES_TABLE))
+
+    def write(folders: list[Path]) -> list[dict[str, int]]:
+        row = {"question_id": "q", "n_tokens": 20, "nll": nll, "brier": 0.35 * nll}
+        rows = [{**row, "candidate_id": name, "p_gold": 0.6, "wrong_p2": 0.09} for name in "abc"]
+        pd.DataFrame(rows).to_parquet(folders[0] / SCORES_TABLE.file)
+        return [{}]
+
+    run = Pipeline(config, tmp_path)
+    with caplog.at_level(logging.INFO):
+        run_summary(run)
+        assert "SmolLM2-135M" not in caplog.text, "nothing is known before scoring"
+        for artifact in (*_inputs(step), *step.artifacts):
+            store.ensure([artifact], write)
+        run_summary(run)
+    assert "SmolLM2-135M" in caplog.text and f"{nll / 20:.3f}" in caplog.text
+    assert ("This student is far from those" in caplog.text) is warned
+    student = json.loads((tmp_path / "summary.json").read_text())["student_on_pool"]
+    assert student == pytest.approx({"loss": nll / 20, "p_gold": 0.6, "wrong_p2": 0.09, "rho": 0.35})
+    assert ("This student is far" in regime_markdown("demo", StudentRegime(**student))) is warned
