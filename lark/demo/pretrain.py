@@ -13,6 +13,9 @@ manners of writing, and finds most text of the demo's teachers absurd. The demo'
 broader corpus. Its recipe was chosen by how it finds the demo's pool (lark/scoring/student_regime.py: about
 as the students of the paper find theirs) and by the headroom of the base model, before any selection method
 was tried on it.
+
+For now both folders hold the narrow student's weights: the demo's figures in the docs rest on them, and all
+of them change with the weights.
 """
 
 import argparse
