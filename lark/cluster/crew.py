@@ -160,7 +160,7 @@ class _Crew:
         if not member.loaded:
             raise RemoteError(failure)
         if (worst := self.queue.failed(missing)) is not None:
-            self._stop(worst, failure)
+            self._stop(worst, failure, self.queue.failures[worst.name])
         log.warning("A shard failed and is tried again: %s", failure.message)
 
     def _lost(self, member: _Member, error: Exception) -> None:
@@ -175,6 +175,8 @@ class _Crew:
                 member, f"Processes on the Ray cluster end while they start: {str(error).splitlines()[0]}"
             )
         text = "A process on the cluster was killed, most likely because it ran out of memory."
+        if gone:
+            text = "A node of the cluster was lost."
         self._return(missing, gone, WorkerFailure(text, True, "" if not gone else None))
 
     def _listen(self) -> None:
@@ -224,12 +226,13 @@ class _Crew:
 
     def _return(self, shards: list[Shard], gone: bool, failure: WorkerFailure) -> None:
         """Put shards back. `gone`: because of their machine, so they are unlikely to be the cause."""
-        if (worst := self.queue.lost(shards) if gone else self.queue.failed(shards)) is not None:
-            self._stop(worst, failure)
+        worst = self.queue.lost(shards) if gone else self.queue.failed(shards)
+        if worst is not None:
+            counts = self.queue.losses if gone else self.queue.failures
+            self._stop(worst, failure, counts[worst.name])
 
-    def _stop(self, shard: Shard, failure: WorkerFailure) -> None:
-        """End the step because of a shard."""
-        times = self.queue.failures[shard.name] or self.queue.losses[shard.name]
+    def _stop(self, shard: Shard, failure: WorkerFailure, times: int) -> None:
+        """End the step because of a shard, after as many failures or losses."""
         text = (
             f"{failure.message} This occurred {times} times in {self.work.describe(shard)}. Finished shards"
             " are kept."
