@@ -15,6 +15,8 @@ from types import ModuleType
 NAME = "lark"
 COPY = "_lark_project"
 """The name of this module in an environment: `import lark.importable` would import the parser."""
+PARSERS_LOGGER = f"{NAME}.utils"
+"""The module of the parser that silences the logger called `lark`, which is this project's too."""
 
 
 class ProjectFinder:
@@ -28,6 +30,8 @@ class ProjectFinder:
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if name == PARSERS_LOGGER:
+            return _with_own_logger(name, path)
         if name != NAME:
             return None
         for entry in [*sys.path, self.root]:
@@ -58,6 +62,31 @@ def _with_parser(spec: ModuleSpec, parser: str | None) -> ModuleSpec:
     both.submodule_search_locations = [loader.folder, parser]
     both.has_location = True
     return both
+
+
+def _with_own_logger(name: str, path: object) -> ModuleSpec | None:
+    """The parser's module, with a logger of its own. None if it is not there."""
+    spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+    if spec is not None and spec.origin is not None:
+        spec.loader = ParsersLogger(name, spec.origin)
+    return spec
+
+
+class ParsersLogger(SourceFileLoader):
+    """Loads a module of the parser that sets the logger called `lark`, and leaves that as it was."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        import logging  # noqa: PLC0415  # every Python of the environment reads this file
+
+        ours = logging.getLogger(NAME)
+        level = ours.level
+        handlers = list(ours.handlers)
+        super().exec_module(module)
+        ours.setLevel(level)
+        ours.handlers[:] = handlers
+        theirs = logging.getLogger(f"{NAME}.parser")
+        theirs.setLevel(logging.CRITICAL)
+        module.__dict__["logger"] = theirs
 
 
 class ProjectLoader(SourceFileLoader):

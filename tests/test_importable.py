@@ -42,6 +42,15 @@ def test_every_folder_imports_this_project(site_packages: Path, tmp_path: Path) 
         assert found == f"{ROOT}/lark/__init__.py {ROOT}/lark/names.py"
 
 
+def test_the_parser_does_not_silence_the_projects_log(site_packages: Path, tmp_path: Path) -> None:
+    code = (
+        "import logging; logging.basicConfig(level=logging.INFO, format='%(message)s', stream=sys.stdout);"
+        "from lark import Lark; from lark.utils import logger;"
+        "logging.getLogger('lark.scoring').info('scored'); logger.warning('an ambiguity of a grammar')"
+    )
+    assert run(code, site_packages, tmp_path) == "scored"
+
+
 def test_another_copy_of_the_project_comes_first_in_its_own_folder(
     site_packages: Path, tmp_path: Path
 ) -> None:
