@@ -53,7 +53,7 @@ def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box]:
     boxes: list[_Box] = []
     open_braces: list[int | None] = []
     """For each open brace, the place of its box in `boxes`; None if it is not a box's."""
-    for match in token.finditer(text):
+    for match in token.finditer(text, _first_box(text)):
         if match.lastgroup == "bare":
             boxes.append(_Box(match.start(), slice(*match.span("bare")), match.end()))
         elif match.lastgroup == "open":
@@ -67,6 +67,21 @@ def _find_boxes(text: str, token: re.Pattern[str]) -> list[_Box]:
                 opened = boxes[index]
                 boxes[index] = _Box(opened.start, slice(opened.content.start, match.start()), match.end())
     return boxes
+
+
+def _first_box(text: str) -> int:
+    """Where the first box may begin, or the end of the text. Braces before it close no box, and most of a
+    long text is before it.
+    """
+    place = text.find("box")
+    if place < 0:
+        return len(text)
+    if place > 0 and text[place - 1] == "f":
+        place -= 1
+    # With all backslashes before it: the first of them decides which are escaped.
+    while place > 0 and text[place - 1] == "\\":
+        place -= 1
+    return place
 
 
 def extract_boxed(text: str) -> str | None:

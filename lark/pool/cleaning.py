@@ -25,9 +25,9 @@ MARKS = ("<|", "<｜", "<s>", "</s>", "<bos>", "<eos>", "_of_turn>", "INST]", "S
 MOST_COLUMNS = 1000
 """Columns whose use is counted. A file with more has data in place of names."""
 EXAMPLES = 5
+"""Examples that a summary names of each thing that it counts."""
 NEARLY = 0.9
 """Share of a teacher's trajectories from which on a filter that leaves them out is the first note."""
-"""Examples that a summary names of each thing that it counts."""
 
 
 def special_token(trajectory: Trajectory) -> str | None:
